@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# Set-up shared by examples/quickstart.sh and tests/run.sh: what building and testing need, on Debian and Ubuntu.
+#
+#   tests/setup.sh [--no-install] [--build-only] [BUILD_DIR...]
+#
+# Installs what is missing through apt (as root or through sudo) and says what. --no-install only checks, and names in
+# one line what is missing. --build-only asks for what building and running need, without the test and lint tools.
+# Into every BUILD_DIR (default: build) goes a cuda-include folder with cuda.h if this machine has none of CUDA 13: it
+# comes from the Python package nvidia-cuda-runtime, of which only the headers are unpacked.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+install=yes
+tests=yes
+builds=()
+for arg in "$@"; do
+    case $arg in
+    --no-install) install=no ;;
+    --build-only) tests=no ;;
+    -h | --help)
+        sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+        exit 0
+        ;;
+    -*)
+        echo "setup: unknown option $arg (--no-install, --build-only, --help)" >&2
+        exit 2
+        ;;
+    *) builds+=("$arg") ;;
+    esac
+done
+[ ${#builds[@]} -gt 0 ] || builds=("$root/build")
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+has_header() { echo "#include <$1>" | gcc -E -x c - >/dev/null 2>&1; }
+
+has_sanitizers() {
+    have clang || return 1
+    echo 'int main(void) { return 0; }' >"$work/probe.c"
+    clang -fsanitize=address,undefined "$work/probe.c" -o "$work/probe" >/dev/null 2>&1 &&
+        clang -fsanitize=thread "$work/probe.c" -o "$work/probe" >/dev/null 2>&1
+}
+
+has_libc() {
+    have gcc || return 1
+    echo 'int main(void) { return 0; }' >"$work/probe.c"
+    gcc "$work/probe.c" -o "$work/probe" -lpthread -lm >/dev/null 2>&1
+}
+
+# The first of the named packages that apt knows; the first of all if apt knows none.
+known_package() {
+    for name in "$@"; do
+        if apt-cache show "$name" >/dev/null 2>&1; then
+            echo "$name"
+            return
+        fi
+    done
+    echo "$1"
+}
+
+meson_is_new() { # 1.0 or newer; an old one of the distribution is passed over for one of our own (below)
+    have meson && [ "$(printf '%s\n1.0\n' "$(meson --version)" | sort -V | head -n 1)" = 1.0 ]
+}
+
+cuda_h_found() { python3 "$root/hooks/find_cuda_h.py" "$1" >/dev/null 2>&1; }
+
+# Fills `missing` with the names of packages, each behind a check of the thing itself.
+find_missing() {
+    missing=()
+    has_libc || missing+=(gcc libc6-dev)
+    have clang || missing+=(clang)
+    have ninja || missing+=(ninja-build)
+    have meson || [ -x "$root/build/venv/bin/meson" ] || missing+=(meson)
+    have pkg-config || missing+=(pkg-config)
+    have python3 || missing+=(python3)
+    have addr2line || missing+=(binutils)
+    have cmp || missing+=(diffutils)
+    pkg-config --exists libunwind 2>/dev/null || missing+=(libunwind-dev)
+    pkg-config --exists libcjson 2>/dev/null || missing+=(libcjson-dev)
+    has_header uthash.h || missing+=(uthash-dev)
+    pkg-config --exists criterion 2>/dev/null || missing+=(libcriterion-dev)
+    if [ "$tests" = yes ]; then
+        have clang-tidy || missing+=(clang-tidy)
+        have clang-format || missing+=(clang-format)
+        has_sanitizers || missing+=("$(known_package libclang-rt-dev libclang-rt-14-dev libclang-common-14-dev)")
+        have llvm-symbolizer || have llvm-symbolizer-14 || missing+=(llvm)
+    fi
+    need_wheel=no
+    for build in "${builds[@]}"; do
+        have python3 && cuda_h_found "$build" || need_wheel=yes
+    done
+    need_meson=no
+    if have meson && ! meson_is_new && [ ! -x "$root/build/venv/bin/meson" ]; then
+        need_meson=yes
+    fi
+    if [ "$need_meson" = yes ]; then
+        python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || missing+=(python3-venv)
+    fi
+    if [ "$need_wheel" = yes ]; then
+        python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
+    fi
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif have sudo && [ -t 0 ] && [ -z "${CI:-}" ]; then
+        sudo "$@"
+    elif have sudo; then
+        sudo -n "$@"
+    else
+        echo "setup: neither root nor sudo: cannot install" >&2
+        return 1
+    fi
+}
+
+install_packages() {
+    if ! have apt-get; then
+        echo "setup: no apt-get on this machine; install by hand what these Debian packages hold: ${missing[*]}" >&2
+        exit 1
+    fi
+    echo "setup: installing ${missing[*]}"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
+        >"$work/apt.log" 2>&1 || {
+        tail -n 20 "$work/apt.log" >&2
+        echo "setup: apt-get could not install: ${missing[*]}" >&2
+        exit 1
+    }
+}
+
+# Headers of the pinned wheel, downloaded once and unpacked into every build folder that needs them.
+unpack_cuda_h() {
+    echo "setup: no cuda.h of CUDA 13 here: unpacking the headers of the Python package nvidia-cuda-runtime"
+    python3 -m pip download -q --no-deps --only-binary :all: --dest "$work" 'nvidia-cuda-runtime==13.0.*' || {
+        echo "setup: could not download nvidia-cuda-runtime (set CUDA_HOME to a CUDA 13 toolkit instead)" >&2
+        exit 1
+    }
+    for build in "${builds[@]}"; do
+        cuda_h_found "$build" && continue
+        mkdir -p "$build"
+        python3 - "$work" "$build/cuda-include" <<'PY'
+import glob, os, sys, zipfile
+(wheel,) = glob.glob(os.path.join(sys.argv[1], "*.whl"))
+with zipfile.ZipFile(wheel) as z:
+    for name in z.namelist():
+        head, mark, tail = name.partition("/include/")
+        if mark and tail and not name.endswith("/"):
+            path = os.path.join(sys.argv[2], tail)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as f:
+                f.write(z.read(name))
+PY
+    done
+}
+
+find_missing
+if [ "$install" = no ]; then
+    [ "$need_wheel" = no ] || missing+=("cuda.h of CUDA 13")
+    [ "$need_meson" = no ] || missing+=("meson 1.0 or newer")
+    if [ ${#missing[@]} -gt 0 ]; then
+        list=$(printf ', %s' "${missing[@]}")
+        echo "setup: missing: ${list:2}" >&2
+        exit 1
+    fi
+    echo "setup: nothing is missing"
+    exit 0
+fi
+
+# A second look after installing: with python3 and meson there, more can be checked.
+for _ in 1 2; do
+    [ ${#missing[@]} -eq 0 ] && break
+    install_packages
+    hash -r
+    find_missing
+done
+if [ ${#missing[@]} -gt 0 ]; then
+    echo "setup: still missing after installing: ${missing[*]}" >&2
+    exit 1
+fi
+if [ "$need_meson" = yes ]; then
+    echo "setup: meson here is older than 1.0: installing one into $root/build/venv"
+    python3 -m venv "$root/build/venv"
+    "$root/build/venv/bin/python" -m pip install -q 'meson>=1.0,<2'
+fi
+[ "$need_wheel" = no ] || unpack_cuda_h
+echo "setup: everything is there"

@@ -5,7 +5,8 @@
 #include <stdint.h>
 #include <time.h>
 
-static inline uint64_t hr_clock_ns(void) {
+static inline uint64_t hr_clock_ns(void)
+{
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;

@@ -37,37 +37,46 @@ enum hr_policy_choice { HR_POLICY_PREDICT, HR_POLICY_LRU, HR_POLICY_STATIC };
 enum hr_commit { HR_COMMIT_AUTO, HR_COMMIT_LAZY, HR_COMMIT_EAGER };
 
 struct hr_config {
-    double ratio;                      /* window / VRAM; 0 = auto: all that can be backed */
-    struct hr_size vram;               /* cap of the VRAM used per GPU */
-    struct hr_size host;               /* cap of host memory */
+    double ratio;        /* window / VRAM; 0 = auto: all that can be backed */
+    struct hr_size vram; /* cap of the VRAM used per GPU */
+    struct hr_size host; /* cap of host memory */
     struct hr_nvm_place nvm;
     enum hr_peers peers;
     enum hr_ports ports;
     enum hr_policy_choice policy;
-    uint64_t lead_ns;                  /* prefetch lead; 0 = auto */
-    uint64_t idle_ns;                  /* idle span before moving out; 0 = off */
+    uint64_t lead_ns; /* prefetch lead; 0 = auto */
+    uint64_t idle_ns; /* idle span before moving out; 0 = off */
     enum hr_commit commit;
-    char stats[HR_CONFIG_TEXT_BYTES];  /* path pattern; "" = off */
-    char trace[HR_CONFIG_TEXT_BYTES];  /* path pattern; "" = off */
+    char stats[HR_CONFIG_TEXT_BYTES]; /* path pattern; "" = off */
+    char trace[HR_CONFIG_TEXT_BYTES]; /* path pattern; "" = off */
     struct hr_log_choice log;
     char driver[HR_CONFIG_TEXT_BYTES]; /* the real driver's file or folder; "" = search */
     char topo[HR_CONFIG_TEXT_BYTES];   /* topology file; "" = ask the machine */
     bool disable;
 };
 
-enum hr_setting_type { HR_TYPE_RATIO, HR_TYPE_SIZE, HR_TYPE_NVM, HR_TYPE_CHOICE, HR_TYPE_SPAN, HR_TYPE_TEXT, HR_TYPE_LOG, HR_TYPE_BOOL };
+enum hr_setting_type {
+    HR_TYPE_RATIO,
+    HR_TYPE_SIZE,
+    HR_TYPE_NVM,
+    HR_TYPE_CHOICE,
+    HR_TYPE_SPAN,
+    HR_TYPE_TEXT,
+    HR_TYPE_LOG,
+    HR_TYPE_BOOL
+};
 enum hr_setting_effect { HR_EFFECT_NOW, HR_EFFECT_LATER };
 
 struct hr_setting {
-    const char *env;           /* "HEADROOM_RATIO" */
-    const char *flag;          /* "ratio": `headroom run --ratio` */
+    const char *env;  /* "HEADROOM_RATIO" */
+    const char *flag; /* "ratio": `headroom run --ratio` */
     enum hr_setting_type type;
-    const char *choices;       /* HR_TYPE_CHOICE: "auto|lazy|eager", in the order of the enum; else "" */
-    const char *default_text;  /* as one would write it */
-    const char *accepted;      /* what a bad value is answered with */
+    const char *choices;      /* HR_TYPE_CHOICE: "auto|lazy|eager", in the order of the enum; else "" */
+    const char *default_text; /* as one would write it */
+    const char *accepted;     /* what a bad value is answered with */
     const char *help;
     enum hr_setting_effect effect;
-    size_t offset;             /* of the field in struct hr_config */
+    size_t offset; /* of the field in struct hr_config */
 };
 
 /* The settings of this process, read from the environment at the first call. Never fails. Thread-safe. Locks: none. */
@@ -83,8 +92,8 @@ const struct hr_setting *hr_config_find(const char *name);
 bool hr_config_accepts(const struct hr_setting *setting, const char *text);
 
 /* Parse all settings from lookup(env_name, arg) (NULL = not set) into *config_out. Complaints go to complain(line, arg). */
-void hr_config_parse(const char *(*lookup)(const char *env, void *arg), void (*complain)(const char *line, void *arg), void *arg,
-                     struct hr_config *config_out);
+void hr_config_parse(const char *(*lookup)(const char *env, void *arg), void (*complain)(const char *line, void *arg),
+                     void *arg, struct hr_config *config_out);
 
 /* Bytes that a size setting means: value, or that share of whole_bytes; unset_bytes where it is not set. */
 uint64_t hr_config_size(const struct hr_size *size, uint64_t whole_bytes, uint64_t unset_bytes);

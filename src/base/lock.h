@@ -50,14 +50,20 @@ struct HR_CAPABILITY("mutex") hr_mutex {
     enum hr_rank rank;
     const char *name;
 };
-#define HR_MUTEX_INIT(rank_, name_) {PTHREAD_MUTEX_INITIALIZER, (rank_), (name_)}
+#define HR_MUTEX_INIT(rank_, name_)                                                                                    \
+    {                                                                                                                  \
+        PTHREAD_MUTEX_INITIALIZER, (rank_), (name_)                                                                    \
+    }
 
 struct HR_CAPABILITY("rwlock") hr_rwlock {
     pthread_rwlock_t os;
     enum hr_rank rank;
     const char *name;
 };
-#define HR_RWLOCK_INIT(rank_, name_) {PTHREAD_RWLOCK_INITIALIZER, (rank_), (name_)}
+#define HR_RWLOCK_INIT(rank_, name_)                                                                                   \
+    {                                                                                                                  \
+        PTHREAD_RWLOCK_INITIALIZER, (rank_), (name_)                                                                   \
+    }
 
 /* A condition on CLOCK_MONOTONIC. */
 struct hr_cond {
@@ -87,56 +93,66 @@ void hr_rwlock_finish(struct hr_rwlock *l);
 void hr_cond_init(struct hr_cond *c);
 void hr_cond_finish(struct hr_cond *c);
 
-static inline void hr_mutex_lock(struct hr_mutex *m) HR_ACQUIRES(m) HR_NO_TSA {
+static inline void hr_mutex_lock(struct hr_mutex *m) HR_ACQUIRES(m) HR_NO_TSA
+{
     HR_LOCK_NOTE_ACQUIRE(m);
     pthread_mutex_lock(&m->os);
 }
 
-static inline bool hr_mutex_trylock(struct hr_mutex *m) HR_TRY_ACQUIRES(true, m) HR_NO_TSA {
+static inline bool hr_mutex_trylock(struct hr_mutex *m) HR_TRY_ACQUIRES(true, m) HR_NO_TSA
+{
     if (pthread_mutex_trylock(&m->os) != 0)
         return false;
     HR_LOCK_NOTE_ACQUIRE(m);
     return true;
 }
 
-static inline void hr_mutex_unlock(struct hr_mutex *m) HR_RELEASES(m) HR_NO_TSA {
+static inline void hr_mutex_unlock(struct hr_mutex *m) HR_RELEASES(m) HR_NO_TSA
+{
     HR_LOCK_NOTE_RELEASE(m);
     pthread_mutex_unlock(&m->os);
 }
 
-static inline void hr_rwlock_rdlock(struct hr_rwlock *l) HR_ACQUIRES_SHARED(l) HR_NO_TSA {
+static inline void hr_rwlock_rdlock(struct hr_rwlock *l) HR_ACQUIRES_SHARED(l) HR_NO_TSA
+{
     HR_LOCK_NOTE_ACQUIRE(l);
     pthread_rwlock_rdlock(&l->os);
 }
 
-static inline void hr_rwlock_wrlock(struct hr_rwlock *l) HR_ACQUIRES(l) HR_NO_TSA {
+static inline void hr_rwlock_wrlock(struct hr_rwlock *l) HR_ACQUIRES(l) HR_NO_TSA
+{
     HR_LOCK_NOTE_ACQUIRE(l);
     pthread_rwlock_wrlock(&l->os);
 }
 
-static inline void hr_rwlock_rdunlock(struct hr_rwlock *l) HR_RELEASES_SHARED(l) HR_NO_TSA {
+static inline void hr_rwlock_rdunlock(struct hr_rwlock *l) HR_RELEASES_SHARED(l) HR_NO_TSA
+{
     HR_LOCK_NOTE_RELEASE(l);
     pthread_rwlock_unlock(&l->os);
 }
 
-static inline void hr_rwlock_wrunlock(struct hr_rwlock *l) HR_RELEASES(l) HR_NO_TSA {
+static inline void hr_rwlock_wrunlock(struct hr_rwlock *l) HR_RELEASES(l) HR_NO_TSA
+{
     HR_LOCK_NOTE_RELEASE(l);
     pthread_rwlock_unlock(&l->os);
 }
 
 /* Wait until woken (spurious wake-ups happen: loop on the condition). */
-static inline void hr_cond_wait(struct hr_cond *c, struct hr_mutex *m) HR_REQUIRES(m) {
+static inline void hr_cond_wait(struct hr_cond *c, struct hr_mutex *m) HR_REQUIRES(m)
+{
     pthread_cond_wait(&c->os, &m->os);
 }
 
 /* As hr_cond_wait, until hr_clock_ns() reaches deadline_ns at the latest: false when it passed. */
 bool hr_cond_wait_until(struct hr_cond *c, struct hr_mutex *m, unsigned long long deadline_ns) HR_REQUIRES(m);
 
-static inline void hr_cond_signal(struct hr_cond *c) {
+static inline void hr_cond_signal(struct hr_cond *c)
+{
     pthread_cond_signal(&c->os);
 }
 
-static inline void hr_cond_broadcast(struct hr_cond *c) {
+static inline void hr_cond_broadcast(struct hr_cond *c)
+{
     pthread_cond_broadcast(&c->os);
 }
 

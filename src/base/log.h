@@ -25,11 +25,11 @@ void hr_log(enum hr_log_level level, const char *fmt, ...) __attribute__((format
 void hr_log_stderr(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* As hr_log, the first time this line of code is reached in the process. */
-#define hr_log_once(level, ...)                                                                                                            \
-    do {                                                                                                                                   \
-        static atomic_flag hr_said_ = ATOMIC_FLAG_INIT;                                                                                    \
-        if (!atomic_flag_test_and_set_explicit(&hr_said_, memory_order_relaxed))                                                           \
-            hr_log(level, __VA_ARGS__);                                                                                                    \
+#define hr_log_once(level, ...)                                                                                        \
+    do {                                                                                                               \
+        static atomic_flag hr_said_ = ATOMIC_FLAG_INIT;                                                                \
+        if (!atomic_flag_test_and_set_explicit(&hr_said_, memory_order_relaxed))                                       \
+            hr_log(level, __VA_ARGS__);                                                                                \
     } while (0)
 
 #endif

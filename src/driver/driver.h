@@ -72,7 +72,8 @@ enum hr_function hr_driver_find(const char *name);
 extern _Atomic uintptr_t hr_driver_low HR_HIDDEN, hr_driver_high HR_HIDDEN;
 
 /* Whether the address is code of the real driver's own file: a call from there is the driver calling itself. */
-static inline bool hr_driver_holds(const void *pc) {
+static inline bool hr_driver_holds(const void *pc)
+{
     return (uintptr_t)pc - atomic_load_explicit(&hr_driver_low, memory_order_relaxed) <
            atomic_load_explicit(&hr_driver_high, memory_order_relaxed) -
                atomic_load_explicit(&hr_driver_low, memory_order_relaxed);

@@ -21,27 +21,30 @@ extern _Atomic int hr_mode_now HR_HIDDEN;
 extern _Thread_local int hr_depth __attribute__((tls_model("initial-exec"))) HR_HIDDEN;
 
 /* Whether headroom serves this process now. */
-static inline bool hr_active(void) {
+static inline bool hr_active(void)
+{
     return atomic_load_explicit(&hr_mode_now, memory_order_acquire) == HR_MODE_ACTIVE;
 }
 
 /* Whether a call that returns to pc has to go straight to the driver. */
-static inline bool hr_passes(const void *pc) {
+static inline bool hr_passes(const void *pc)
+{
     return __builtin_expect(!hr_active() || hr_depth > 0 || hr_driver_holds(pc), 0);
 }
 
 /* First line of a hook: HR_PASS(cuMemFree_v2, dptr); returns the driver's own answer where headroom takes no part. */
-#define HR_PASS(name, ...)                                                                                                                 \
-    do {                                                                                                                                   \
-        if (hr_passes(__builtin_return_address(0)))                                                                                        \
-            return hr_drv.name(__VA_ARGS__);                                                                                               \
+#define HR_PASS(name, ...)                                                                                             \
+    do {                                                                                                               \
+        if (hr_passes(__builtin_return_address(0)))                                                                    \
+            return hr_drv.name(__VA_ARGS__);                                                                           \
     } while (0)
 
 /* Around code of ours that calls the driver, so that what the driver calls back passes: HR_ENTER(); ... HR_LEAVE(); */
 #define HR_ENTER() ((void)++hr_depth)
 #define HR_LEAVE() ((void)--hr_depth)
 /* The same for the rest of the enclosing block, whichever way it ends: HR_INSIDE(); */
-static inline void hr_leave_block(const int *unused) {
+static inline void hr_leave_block(const int *unused)
+{
     (void)unused;
     HR_LEAVE();
 }
@@ -51,8 +54,8 @@ static inline void hr_leave_block(const int *unused) {
  * Define a hook. Its row HOOK(name, GROUP) stands in hooks.def, its prototype in the generated hr_hooks.h; the exported name is an
  * alias of the hidden body: HR_HOOK(cuMemFree_v2)(CUdeviceptr dptr) { ... }
  */
-#define HR_HOOK(name)                                                                                                                      \
-    extern __typeof__(name) name __attribute__((alias("hk_" #name), visibility("default")));                                               \
+#define HR_HOOK(name)                                                                                                  \
+    extern __typeof__(name) name __attribute__((alias("hk_" #name), visibility("default")));                           \
     CUresult hk_##name
 
 /*

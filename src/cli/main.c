@@ -1,0 +1,58 @@
+#include "cli/cli.h"
+
+/* The `headroom` command: picks the subcommand. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char usage[] =
+    "headroom " HR_VERSION ": more GPU memory than the card has, for unmodified CUDA jobs\n"
+    "\n"
+    "  headroom run [FLAGS] [--sim MACHINE] -- CMD...  run CMD with headroom preloaded\n"
+    "  headroom sim [MACHINE] -- CMD...                run CMD on a simulated GPU node, without headroom\n"
+    "  headroom report [--json] [--sites N] FILE...    a readable summary of stats logs\n"
+    "  headroom SUBCOMMAND --help                      the flags of a subcommand\n"
+    "  headroom --version\n";
+
+static const struct {
+    const char *name;
+    int (*entry)(int argc, char **argv);
+} subcommands[] = {
+    {"run", hr_cli_run},
+    {"sim", hr_cli_sim},
+    {"report", hr_cli_report},
+};
+
+int hr_cli_fail(int status, const char *format, ...)
+{
+    char line[PATH_MAX + 1024];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    fflush(stdout);
+    fprintf(stderr, "headroom: %s\n", line);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        return hr_cli_fail(HR_CLI_USAGE, "no subcommand (run, sim or report; `headroom --help` says more)");
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        fputs(usage, stdout);
+        return fflush(stdout) == 0 ? HR_CLI_OK : HR_CLI_FAILED;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("headroom " HR_VERSION);
+        return fflush(stdout) == 0 ? HR_CLI_OK : HR_CLI_FAILED;
+    }
+    for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++) {
+        if (strcmp(argv[1], subcommands[i].name) == 0) {
+            return subcommands[i].entry(argc - 1, argv + 1);
+        }
+    }
+    return hr_cli_fail(HR_CLI_USAGE, "no subcommand '%s' (run, sim or report; `headroom --help` says more)", argv[1]);
+}

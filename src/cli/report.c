@@ -1,0 +1,140 @@
+#include "cli/report.h"
+
+/* `headroom report`: options, and the JSON form. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+enum { DEFAULT_SITES = 10 };
+
+static void print_help(void)
+{
+    printf("headroom report [--json] [--sites N] FILE...\n"
+           "\n"
+           "Summarises stats logs (HEADROOM_STATS): peak memory per tier, bytes moved, hit rate, stalls, and the\n"
+           "allocation sites whose memory moved most, named through the symbols of the files they lie in.\n"
+           "\n"
+           "  --json      the same as one JSON array, an object per run\n"
+           "  --sites N   show N allocation sites (default %d)\n",
+           DEFAULT_SITES);
+}
+
+/* Moves what the record holds into an object; the record is empty afterwards. */
+static cJSON *run_to_json(const char *path, struct hr_cli_run_record *record)
+{
+    cJSON *run = cJSON_CreateObject();
+
+    hr_cli_report_name_sites(cJSON_GetObjectItemCaseSensitive(record->summary, "sites"));
+    cJSON_AddStringToObject(run, "file", path);
+    cJSON_AddBoolToObject(run, "complete", record->summary != NULL);
+    cJSON_AddBoolToObject(run, "cut", record->cut);
+    cJSON_AddNumberToObject(run, "events_total", (double)record->event_count);
+    cJSON_AddItemToObject(run, "start", record->start);
+    cJSON_AddItemToObject(run, "events", record->events);
+    if (record->interval != NULL) {
+        cJSON_AddItemToObject(run, "last_interval", record->interval);
+    }
+    if (record->summary != NULL) {
+        cJSON_AddItemToObject(run, "summary", record->summary);
+    }
+    memset(record, 0, sizeof *record);
+    return run;
+}
+
+/* Reports every run of a file; with `runs` as JSON into it, else as text. */
+static int report_file(const char *path, size_t site_limit, cJSON *runs)
+{
+    struct hr_cli_log log;
+    struct hr_cli_run_record record;
+    int rc;
+
+    if (!hr_cli_log_open(&log, path)) {
+        return HR_CLI_FAILED;
+    }
+    while ((rc = hr_cli_log_next(&log, &record)) == 1) {
+        if (runs != NULL) {
+            cJSON_AddItemToArray(runs, run_to_json(path, &record));
+        } else {
+            hr_cli_report_print(path, &record, site_limit);
+        }
+        hr_cli_run_record_finish(&record);
+    }
+    hr_cli_log_close(&log);
+    return rc == 0 ? HR_CLI_OK : HR_CLI_FAILED;
+}
+
+static int parse_count(const char *text, size_t *count_out)
+{
+    char *end;
+
+    unsigned long n = strtoul(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || n > 1000000) {
+        return hr_cli_fail(HR_CLI_USAGE, "report: --sites takes a number from 0 to 1000000, not '%s'", text);
+    }
+    *count_out = n;
+    return HR_CLI_OK;
+}
+
+static int print_json(const cJSON *runs)
+{
+    char *text = cJSON_Print(runs);
+
+    if (text == NULL) {
+        return hr_cli_fail(HR_CLI_FAILED, "out of memory");
+    }
+    puts(text);
+    free(text);
+    return HR_CLI_OK;
+}
+
+int hr_cli_report(int argc, char **argv)
+{
+    size_t sites = DEFAULT_SITES;
+    cJSON *runs = NULL;
+    bool json = false;
+    int at = 1, status = HR_CLI_OK;
+
+    for (; at < argc && argv[at][0] == '-' && argv[at][1] != '\0'; at++) {
+        if (strcmp(argv[at], "--") == 0) {
+            at++;
+            break;
+        }
+        if (strcmp(argv[at], "--help") == 0 || strcmp(argv[at], "-h") == 0) {
+            print_help();
+            return fflush(stdout) == 0 ? HR_CLI_OK : HR_CLI_FAILED;
+        }
+        if (strcmp(argv[at], "--json") == 0) {
+            json = true;
+        } else if (strncmp(argv[at], "--sites=", 8) == 0) {
+            status = parse_count(argv[at] + 8, &sites);
+        } else if (strcmp(argv[at], "--sites") == 0) {
+            at++;
+            status = parse_count(at < argc ? argv[at] : "", &sites);
+        } else {
+            status = hr_cli_fail(HR_CLI_USAGE, "report: no flag %s (--json, --sites N, --help)", argv[at]);
+        }
+        if (status != HR_CLI_OK) {
+            return status;
+        }
+    }
+    if (at >= argc) {
+        return hr_cli_fail(HR_CLI_USAGE, "report: no file given (headroom report [--json] [--sites N] FILE...)");
+    }
+    if (json) {
+        runs = cJSON_CreateArray();
+    }
+    for (; at < argc; at++) {
+        if (report_file(argv[at], sites, runs) != HR_CLI_OK) {
+            status = HR_CLI_FAILED;
+        }
+    }
+    if (json && print_json(runs) != HR_CLI_OK) {
+        status = HR_CLI_FAILED;
+    }
+    cJSON_Delete(runs);
+    if (fflush(stdout) != 0) {
+        return HR_CLI_FAILED;
+    }
+    return status;
+}

@@ -1,0 +1,27 @@
+/*
+ * Policy: pure decisions. Plain structs in, plain structs out; no I/O, no clock, no lock, no allocation, so that the same
+ * object file serves the shim and an offline replay.
+ */
+#ifndef HR_POLICY_POLICY_H
+#define HR_POLICY_POLICY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A run of adjacent resident chunks that could be moved out together. */
+struct hr_policy_run {
+    uint32_t first_chunk;
+    uint32_t chunk_count;
+    uint64_t last_use; /* larger = used later; 0 = never used */
+};
+
+/*
+ * Chooses victims: reorders runs[0..run_count) so that the first k are to be moved out, in that order, and returns k: the
+ * smallest number whose chunks reach need_chunks, or all of them where that does not suffice.
+ */
+size_t hr_policy_pick_victims(struct hr_policy_run *runs, size_t run_count, size_t need_chunks);
+
+/* How many adjacent chunks make a run: 8 MiB (docs/decisions.md), but not more than 1/64 of the VRAM. */
+uint32_t hr_policy_run_chunks(size_t chunk_bytes, size_t vram_chunks);
+
+#endif

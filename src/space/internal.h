@@ -1,0 +1,54 @@
+/* Shared by the files of src/space only. */
+#ifndef HR_SPACE_INTERNAL_H
+#define HR_SPACE_INTERNAL_H
+
+#include "base/lock.h"
+#include "space/space.h"
+
+#define HR_CLASS_COUNT 64
+#define HR_SMALL_CACHE 32     /* slots kept per class and thread at most */
+#define HR_LARGE_CLASSES 8    /* extents of 1..8 chunks are cached per thread */
+#define HR_LARGE_CACHE 8      /* this many of each */
+
+/* A thread's share of one window. */
+struct hr_cache {
+    CUcontext ctx; /* whose slots the small caches hold; slabs belong to one context */
+    uint8_t small_count[HR_CLASS_COUNT];
+    uint8_t large_count[HR_LARGE_CLASSES];
+    CUdeviceptr small[HR_CLASS_COUNT][HR_SMALL_CACHE];
+    struct hr_extent *large[HR_LARGE_CLASSES][HR_LARGE_CACHE];
+};
+
+struct hr_space_thread {
+    _Atomic(uint64_t) credit_bytes[HR_MAX_GPUS];
+    uint64_t next_id;
+    struct hr_cache *cache[HR_MAX_GPUS];
+};
+
+/* The thread's part of this room, made at first use; NULL = out of memory. */
+struct hr_space_thread *hr_space_thread(struct hr_thread *t);
+/* The thread's cache of a window, made at first use; NULL = out of memory. */
+struct hr_cache *hr_space_cache(struct hr_thread *t, unsigned gpu);
+uint64_t hr_space_next_id(struct hr_thread *t);
+
+/* One lock per window: its free address ranges, its slabs. */
+extern struct hr_mutex hr_window_lock[HR_MAX_GPUS];
+
+/* ranges.c: whole-chunk ranges. Extents come back with kind FREE, live 0. */
+CUresult hr_ranges_init(void);
+struct hr_extent *hr_ranges_take_locked(unsigned gpu, uint32_t chunk_count);
+void hr_ranges_give_locked(struct hr_extent *e);
+
+/* slab.c */
+unsigned hr_slab_class(size_t bytes);   /* HR_CLASS_COUNT = too large for a slab */
+size_t hr_slab_class_bytes(unsigned class_index);
+CUresult hr_slab_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out);
+enum hr_retire hr_slab_retire(struct hr_extent *e, CUdeviceptr address, size_t *bytes_out);
+struct hr_extent *hr_slab_release(struct hr_thread *t, struct hr_extent *e, CUdeviceptr address);
+void hr_slab_retire_locked(struct hr_extent *e);
+bool hr_slab_find(struct hr_extent *e, CUdeviceptr address, struct hr_allocation *allocation_out);
+void hr_slab_flush_cache(struct hr_thread *t, unsigned gpu, struct hr_cache *cache);
+/* Calls visit for each live slot of the slab. */
+bool hr_slab_each(struct hr_extent *e, bool (*visit)(CUdeviceptr address, void *arg), void *arg);
+
+#endif

@@ -1,0 +1,250 @@
+#include "space/space.h"
+
+#include "base/log.h"
+#include "space/internal.h"
+#include "space/ledger.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+struct hr_space hr_space;
+
+struct hr_mutex hr_window_lock[HR_MAX_GPUS] = {
+    [0 ... HR_MAX_GPUS - 1] = HR_MUTEX_INIT(HR_RANK_TABLE, "window"),
+};
+
+const char *hr_chunk_state_name(enum hr_chunk_state state) {
+    static const char *const names[] = {"RESERVED", "RESIDENT", "HOST", "MOVING_IN", "MOVING_OUT"};
+    return (unsigned)state < sizeof names / sizeof *names ? names[state] : "?";
+}
+
+static void *system_pages(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned chunk_shift) {
+    size_t chunk_bytes = (size_t)1 << chunk_shift, chunks = 0;
+    hr_space.gpu_count = gpu_count;
+    hr_space.chunk_shift = chunk_shift;
+    for (unsigned g = 0; g < gpu_count; g++) {
+        hr_space.window[g].first_chunk = (uint32_t)chunks;
+        hr_space.window[g].chunk_count = (uint32_t)((window_bytes[g] + chunk_bytes - 1) >> chunk_shift);
+        chunks += hr_space.window[g].chunk_count;
+    }
+    hr_space.chunks = system_pages(chunks * sizeof *hr_space.chunks);
+    hr_space.starts = system_pages((chunks << chunk_shift) / HR_SMALL_ALIGN / 8);
+    if (!hr_space.chunks || !hr_space.starts)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUdeviceptr base = 0;
+    CUresult r = hr_drv.cuMemAddressReserve(&base, chunks << chunk_shift, chunk_bytes, 0, 0);
+    if (r != CUDA_SUCCESS) {
+        hr_log(HR_LOG_ERROR, "cannot reserve a window of %zu bytes of addresses (error %d)", chunks << chunk_shift, (int)r);
+        return r;
+    }
+    hr_space.base = base;
+    hr_space.bytes = chunks << chunk_shift;
+    hr_thread_set_flusher(HR_ROOM_SPACE, hr_space_flush_thread);
+    return hr_ranges_init();
+}
+
+struct hr_space_thread *hr_space_thread(struct hr_thread *t) {
+    struct hr_space_thread *s = t->room[HR_ROOM_SPACE];
+    if (__builtin_expect(!s, 0)) {
+        s = system_pages(sizeof *s);
+        if (s)
+            s->next_id = ((uint64_t)(t->index + 1) << 32) + 1;
+        __atomic_store_n(&t->room[HR_ROOM_SPACE], s, __ATOMIC_RELEASE);
+    }
+    return s;
+}
+
+struct hr_cache *hr_space_cache(struct hr_thread *t, unsigned gpu) {
+    struct hr_space_thread *s = hr_space_thread(t);
+    if (s && !s->cache[gpu])
+        s->cache[gpu] = system_pages(sizeof *s->cache[gpu]);
+    return s ? s->cache[gpu] : NULL;
+}
+
+uint64_t hr_space_next_id(struct hr_thread *t) {
+    struct hr_space_thread *s = hr_space_thread(t);
+    return s ? s->next_id++ : 0;
+}
+
+static struct hr_extent *take_large(struct hr_thread *t, unsigned gpu, uint32_t chunk_count) {
+    struct hr_cache *cache = hr_space_cache(t, gpu);
+    bool cached = cache && chunk_count <= HR_LARGE_CLASSES;
+    if (cached && cache->large_count[chunk_count - 1] > 0)
+        return cache->large[chunk_count - 1][--cache->large_count[chunk_count - 1]];
+    hr_mutex_lock(&hr_window_lock[gpu]);
+    struct hr_extent *e = hr_ranges_take_locked(gpu, chunk_count);
+    hr_mutex_unlock(&hr_window_lock[gpu]);
+    return e;
+}
+
+static CUresult large_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out) {
+    size_t chunks = (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift;
+    if (bytes > hr_space.bytes || chunks > hr_space.window[gpu].chunk_count)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!hr_ledger_charge(t, gpu, chunks << hr_space.chunk_shift))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct hr_extent *e = take_large(t, gpu, (uint32_t)chunks);
+    if (!e) {
+        hr_ledger_uncharge(t, gpu, chunks << hr_space.chunk_shift);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    e->bytes = bytes;
+    e->ctx = ctx;
+    e->id = hr_space_next_id(t) << 28;
+    e->site = NULL;
+    atomic_store_explicit(&e->last_use, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->sync_memops, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->kind, HR_EXTENT_LARGE, memory_order_relaxed);
+    atomic_store_explicit(&e->live, 1, memory_order_release);
+    *address_out = e->base;
+    return CUDA_SUCCESS;
+}
+
+CUresult hr_space_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out) {
+    if (bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return hr_slab_class(bytes) < HR_CLASS_COUNT ? hr_slab_alloc(t, gpu, ctx, bytes, address_out)
+                                                 : large_alloc(t, gpu, ctx, bytes, address_out);
+}
+
+enum hr_retire hr_space_retire(CUdeviceptr address, size_t *bytes_out, struct hr_extent **extent_out) {
+    if (!hr_space_owns(address))
+        return HR_RETIRE_NOT_OURS;
+    struct hr_extent *e = hr_space_extent(address);
+    if (!e)
+        return HR_RETIRE_INVALID;
+    *extent_out = e;
+    if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB)
+        return hr_slab_retire(e, address, bytes_out);
+    uint8_t live = 1;
+    if (address != e->base || !atomic_compare_exchange_strong(&e->live, &live, 0))
+        return HR_RETIRE_INVALID;
+    *bytes_out = e->bytes;
+    return atomic_load(&e->touched) ? HR_RETIRE_TOUCHED : HR_RETIRE_UNTOUCHED;
+}
+
+/* What was learned belongs to the allocation that ended. */
+static void forget_content(struct hr_extent *e) {
+    if (atomic_exchange(&e->has_starts, 0)) {
+        size_t words = ((size_t)e->chunk_count << hr_space.chunk_shift) / HR_SMALL_ALIGN / 64;
+        for (size_t i = 0; i < words; i++)
+            atomic_store_explicit(&hr_space.starts[start_bit(e->base) / 64 + i], 0, memory_order_relaxed);
+    }
+    atomic_store(&e->refs, NULL); /* the list itself is owned by residency/hidden.c */
+    atomic_store(&e->touched, 0);
+}
+
+struct hr_extent *hr_space_release(struct hr_thread *t, CUdeviceptr address) {
+    struct hr_extent *e = atomic_load_explicit(&hr_space_chunk(address)->extent, memory_order_acquire);
+    if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB)
+        return hr_slab_release(t, e, address);
+    forget_content(e);
+    hr_ledger_uncharge(t, e->gpu, (size_t)e->chunk_count << hr_space.chunk_shift);
+    struct hr_cache *cache = hr_space_cache(t, e->gpu);
+    if (cache && e->chunk_count <= HR_LARGE_CLASSES && cache->large_count[e->chunk_count - 1] < HR_LARGE_CACHE) {
+        cache->large[e->chunk_count - 1][cache->large_count[e->chunk_count - 1]++] = e;
+        return NULL;
+    }
+    hr_mutex_lock(&hr_window_lock[e->gpu]);
+    hr_ranges_give_locked(e);
+    hr_mutex_unlock(&hr_window_lock[e->gpu]);
+    return NULL;
+}
+
+void hr_space_release_slab(struct hr_thread *t, struct hr_extent *e) {
+    unsigned gpu = e->gpu;
+    forget_content(e);
+    hr_mutex_lock(&hr_window_lock[gpu]);
+    hr_slab_retire_locked(e);
+    hr_ranges_give_locked(e);
+    hr_mutex_unlock(&hr_window_lock[gpu]);
+    hr_ledger_uncharge(t, gpu, hr_chunk_bytes());
+}
+
+bool hr_space_find(CUdeviceptr address, struct hr_allocation *allocation_out) {
+    struct hr_extent *e = hr_space_extent(address);
+    if (!e)
+        return false;
+    if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB)
+        return hr_slab_find(e, address, allocation_out);
+    if (address >= e->base + e->bytes)
+        return false;
+    *allocation_out = (struct hr_allocation){e->base, e->bytes, e->id, e->gpu, e->ctx, e};
+    return true;
+}
+
+void hr_space_flush_thread(struct hr_thread *t) {
+    struct hr_space_thread *s = t->room[HR_ROOM_SPACE];
+    for (unsigned g = 0; s && g < hr_space.gpu_count; g++) {
+        struct hr_cache *cache = s->cache[g];
+        if (!cache)
+            continue;
+        hr_slab_flush_cache(t, g, cache);
+        hr_mutex_lock(&hr_window_lock[g]);
+        for (unsigned c = 0; c < HR_LARGE_CLASSES; c++)
+            while (cache->large_count[c] > 0)
+                hr_ranges_give_locked(cache->large[c][--cache->large_count[c]]);
+        hr_mutex_unlock(&hr_window_lock[g]);
+    }
+    if (s)
+        hr_ledger_flush_thread(t);
+}
+
+void hr_space_each(CUcontext ctx, bool (*visit)(CUdeviceptr address, void *arg), void *arg) {
+    uint32_t chunks = (uint32_t)(hr_space.bytes >> hr_space.chunk_shift);
+    for (uint32_t i = 0; i < chunks;) {
+        struct hr_extent *e = atomic_load_explicit(&hr_space.chunks[i].extent, memory_order_acquire);
+        uint32_t next = e && e->first_chunk == i && e->chunk_count > 0 ? i + e->chunk_count : i + 1;
+        if (e && atomic_load_explicit(&e->live, memory_order_acquire) && (!ctx || e->ctx == ctx)) {
+            bool more = atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB
+                            ? hr_slab_each(e, visit, arg)
+                            : visit(e->base, arg);
+            if (!more)
+                return;
+        }
+        i = next;
+    }
+}
+
+/* --- learned extents ---------------------------------------------------------------------------------------------- */
+
+/*
+ * The bits of all windows lie in one sparse table, so that a submission that still names a freed allocation never reads
+ * memory that has gone away.
+ */
+
+static size_t start_bit(CUdeviceptr address) {
+    return (address - hr_space.base) / HR_SMALL_ALIGN;
+}
+
+void hr_space_learn_start(struct hr_extent *e, CUdeviceptr address) {
+    if (e->chunk_count < 2 || address == e->base)
+        return;
+    size_t bit = start_bit(address);
+    uint64_t mask = UINT64_C(1) << (bit % 64);
+    if (atomic_load_explicit(&hr_space.starts[bit / 64], memory_order_relaxed) & mask)
+        return;
+    atomic_fetch_or_explicit(&hr_space.starts[bit / 64], mask, memory_order_relaxed);
+    atomic_store_explicit(&e->has_starts, 1, memory_order_relaxed);
+}
+
+CUdeviceptr hr_space_piece_end(const struct hr_extent *e, CUdeviceptr address) {
+    CUdeviceptr end = e->base + e->bytes;
+    if (!atomic_load_explicit(&e->has_starts, memory_order_relaxed))
+        return end;
+    size_t bit = start_bit(address) + 1, bits = start_bit(end);
+    while (bit < bits) {
+        uint64_t word = atomic_load_explicit(&hr_space.starts[bit / 64], memory_order_relaxed) >> (bit % 64);
+        if (word) {
+            CUdeviceptr next = hr_space.base + (bit + (size_t)__builtin_ctzll(word)) * HR_SMALL_ALIGN;
+            return next < end ? next : end;
+        }
+        bit = (bit / 64 + 1) * 64;
+    }
+    return end;
+}

@@ -1,0 +1,168 @@
+/*
+ * The address space that headroom hands out: one reservation with a window per GPU, a chunk array over it, and a record
+ * (extent) behind every pointer.
+ *
+ * An extent is a run of whole chunks: one large allocation, or a slab of equal small slots (small allocations share
+ * chunks). Addresses are taken from per-thread caches first, so that neither allocation nor free takes a shared lock in the
+ * common case. The window's addresses are more than its capacity, so that fragmentation of addresses is never what an
+ * allocation fails for; the commit ledger (ledger.h) bounds the bytes.
+ *
+ * Who writes what: `extent` of a chunk and everything about addresses: this room. `phys`, `state`, `mapped` and the
+ * extent's two counters: src/residency, under the move lock; submissions read them without a lock.
+ */
+#ifndef HR_SPACE_SPACE_H
+#define HR_SPACE_SPACE_H
+
+#include "base/thread.h"
+#include "driver/driver.h"
+
+#define HR_MAX_GPUS 16
+#define HR_SMALL_ALIGN 512 /* what cuMemAlloc's alignment is on real drivers at least (256), and ours */
+
+enum hr_chunk_state { HR_CHUNK_RESERVED, HR_CHUNK_RESIDENT, HR_CHUNK_HOST, HR_CHUNK_MOVING_IN, HR_CHUNK_MOVING_OUT };
+const char *hr_chunk_state_name(enum hr_chunk_state state);
+
+struct hr_phys; /* a physical chunk of some tier, see tier/tier.h */
+
+struct hr_chunk {
+    _Atomic(struct hr_extent *) extent; /* NULL = no allocation was ever placed here; check extent->live */
+    struct hr_phys *phys;               /* what holds the bytes; NULL = RESERVED. Guarded by the move lock */
+    _Atomic(uint64_t) last_use;         /* ticks of the last submission that named these bytes */
+    _Atomic(uint8_t) state;             /* enum hr_chunk_state */
+    _Atomic(uint8_t) mapped;            /* 1 = accessible by kernels at its address */
+    _Atomic(uint16_t) pins;             /* working sets that are on their way to a launch; not a victim while > 0 */
+};
+
+enum hr_extent_kind { HR_EXTENT_FREE, HR_EXTENT_LARGE, HR_EXTENT_SLAB };
+
+/* Other extents whose addresses were seen in this one's content (see residency/hidden.h). Immutable once published. */
+struct hr_refs {
+    uint32_t count;
+    struct hr_extent *extent[];
+};
+
+struct hr_extent {
+    CUdeviceptr base;
+    size_t bytes; /* as asked (LARGE), the whole run (SLAB) */
+    uint64_t id;  /* changes at every allocation: CU_POINTER_ATTRIBUTE_BUFFER_ID */
+    CUcontext ctx;
+    uint32_t first_chunk, chunk_count;
+    uint8_t gpu;
+    _Atomic(uint8_t) kind;    /* enum hr_extent_kind */
+    _Atomic(uint8_t) live;    /* 1 from allocation to free (a slab: while it has slots) */
+    _Atomic(uint8_t) touched; /* 1 once any chunk got backing; then freeing needs quarantine */
+    _Atomic(uint8_t) sync_memops;
+    _Atomic(uint32_t) not_resident;   /* chunks that are not RESIDENT: 0 = all in local VRAM */
+    _Atomic(uint32_t) not_accessible; /* chunks that are not mapped: 0 = any kernel may run */
+    _Atomic(uint64_t) last_use;
+    _Atomic(struct hr_refs *) refs;
+    _Atomic(uint8_t) has_starts; /* addresses inside were seen as starts: see hr_space_learn_start */
+    struct hr_slab *slab;
+    struct hr_site *site; /* stats: where it was allocated; may be NULL */
+    struct hr_extent *next, *prev; /* free lists, partial-slab lists */
+};
+
+struct hr_space {
+    CUdeviceptr base;
+    size_t bytes;
+    unsigned chunk_shift;
+    unsigned gpu_count;
+    struct hr_chunk *chunks;
+    _Atomic(uint64_t) *starts; /* one bit per HR_SMALL_ALIGN bytes of all windows */
+    struct {
+        uint32_t first_chunk, chunk_count;
+    } window[HR_MAX_GPUS];
+};
+extern struct hr_space hr_space HR_HIDDEN;
+
+static inline size_t hr_chunk_bytes(void) {
+    return (size_t)1 << hr_space.chunk_shift;
+}
+static inline CUdeviceptr hr_chunk_address(const struct hr_chunk *c) {
+    return hr_space.base + ((CUdeviceptr)(c - hr_space.chunks) << hr_space.chunk_shift);
+}
+/* The chunk that holds this address; NULL = outside every window. No lock, any thread. */
+static inline struct hr_chunk *hr_space_chunk(CUdeviceptr address) {
+    CUdeviceptr offset = address - hr_space.base;
+    return offset < hr_space.bytes ? &hr_space.chunks[offset >> hr_space.chunk_shift] : NULL;
+}
+static inline bool hr_space_owns(CUdeviceptr address) {
+    return address - hr_space.base < hr_space.bytes;
+}
+/* The live extent that holds this address, or NULL. */
+static inline struct hr_extent *hr_space_extent(CUdeviceptr address) {
+    struct hr_chunk *c = hr_space_chunk(address);
+    struct hr_extent *e = c ? atomic_load_explicit(&c->extent, memory_order_acquire) : NULL;
+    return e && atomic_load_explicit(&e->live, memory_order_acquire) ? e : NULL;
+}
+
+/* Cheap, monotonic enough to order uses: the CPU's time stamp counter. */
+static inline uint64_t hr_ticks(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    uint64_t v;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(v));
+    return v;
+#else
+#error "hr_ticks: add this architecture's counter"
+#endif
+}
+
+/*
+ * Reserves the windows: window_bytes[g] of addresses for GPU g, rounded up to chunks of 1 << chunk_shift (the driver's
+ * granularity). Errors: what cuMemAddressReserve returns; OUT_OF_MEMORY where the kernel refuses the tables. Once.
+ */
+CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned chunk_shift);
+
+/*
+ * An allocation of `bytes` from the window of `gpu`, owned by `ctx`; no backing yet, no driver call. Takes the commit
+ * charge. OUT_OF_MEMORY: the ledger has no room for it (the caller may release quarantine and try again). INVALID_VALUE:
+ * bytes is 0. Locks: none when served from the thread's cache, else the window's (HR_RANK_TABLE) and the ledger's.
+ */
+CUresult hr_space_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out);
+
+enum hr_retire {
+    HR_RETIRE_NOT_OURS,  /* outside the windows: the driver's business */
+    HR_RETIRE_INVALID,   /* inside, but not the start of a live allocation */
+    HR_RETIRE_UNTOUCHED, /* dead now, never backed: hr_space_release may follow at once */
+    HR_RETIRE_TOUCHED,   /* dead now; hr_space_release only after all work submitted before is done */
+};
+/* First half of a free: the allocation stops being live. Exactly one of several racing callers gets a RETIRE_(UN)TOUCHED.
+ * *bytes_out, *extent_out are set on these two. */
+enum hr_retire hr_space_retire(CUdeviceptr address, size_t *bytes_out, struct hr_extent **extent_out);
+
+/*
+ * Second half: the address may be handed out again. For a large extent the caller has dropped the backing of its chunks.
+ * Where the last slot of a slab came back, returns the slab's extent, already dead: the caller drops its backing and calls
+ * hr_space_release_slab. Locks: as hr_space_alloc.
+ */
+struct hr_extent *hr_space_release(struct hr_thread *t, CUdeviceptr address);
+void hr_space_release_slab(struct hr_thread *t, struct hr_extent *slab_extent);
+
+struct hr_allocation {
+    CUdeviceptr base;
+    size_t bytes;
+    uint64_t id;
+    unsigned gpu;
+    CUcontext ctx;
+    struct hr_extent *extent;
+};
+/* The live allocation that holds `address` (interior pointers too); false = none. No lock. */
+bool hr_space_find(CUdeviceptr address, struct hr_allocation *allocation_out);
+
+/* Gives the thread's cached addresses and commit credit back (before an out-of-memory is returned; at thread exit). */
+void hr_space_flush_thread(struct hr_thread *t);
+
+/* Calls visit for the address of every live allocation of the context (NULL = every context), until it returns false.
+ * visit may retire the address that it is given. Locks: none held while visit runs. */
+void hr_space_each(CUcontext ctx, bool (*visit)(CUdeviceptr address, void *arg), void *arg);
+
+/* --- learned extents ------------------------------------------------------------------------------------------------ */
+
+/* Remembers that `address` begins something (a kernel argument, a copy). No-op for slabs and single chunks. */
+void hr_space_learn_start(struct hr_extent *e, CUdeviceptr address);
+/* End of the piece that starts at `address`: the next remembered start, else the allocation's end. */
+CUdeviceptr hr_space_piece_end(const struct hr_extent *e, CUdeviceptr address);
+
+#endif

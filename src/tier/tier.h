@@ -1,0 +1,50 @@
+/*
+ * Tiers: where the bytes of a chunk can be. One operations struct each, and a pool of ready physical chunks behind it, so
+ * that a move rarely pays for creating one.
+ *
+ * Every physical chunk is mapped once, when it is made, at a private alias address; moves copy through that. The host tier
+ * has two kinds, chosen once by trying: chunks of the driver (HOST_NUMA or HOST), which kernels can use at the job's
+ * address, and, where those cannot be had, pinned host memory, which they cannot (hr_tier_host_mappable).
+ */
+#ifndef HR_TIER_TIER_H
+#define HR_TIER_TIER_H
+
+#include "driver/driver.h"
+#include "space/space.h"
+
+enum hr_tier_id { HR_TIER_VRAM, HR_TIER_HOST, HR_TIER_COUNT };
+
+struct hr_phys {
+    CUmemGenericAllocationHandle handle; /* 0 = pinned host memory: cannot be mapped at the job's address */
+    CUdeviceptr alias;                   /* device address for copies (pinned memory: its own address) */
+    uint8_t tier, gpu;
+    struct hr_phys *next;                /* in a pool */
+};
+
+struct hr_tier {
+    const char *name;
+    /*
+     * A physical chunk for the window of `gpu`. OUT_OF_MEMORY: at its limit, or the driver has none: pressure, try another
+     * tier. Other errors verbatim. Needs a current context. Locks: HR_RANK_TIER; driver calls are made under it.
+     */
+    CUresult (*take)(unsigned gpu, struct hr_phys **phys_out);
+    void (*give)(struct hr_phys *phys);            /* back into the pool */
+    size_t (*available_chunks)(unsigned gpu);      /* what take could still serve, as far as is known */
+    size_t (*in_use_chunks)(unsigned gpu);         /* taken and not given back */
+    size_t (*trim)(unsigned gpu, size_t chunks);   /* releases up to so many pooled chunks to the driver; how many */
+};
+extern const struct hr_tier hr_tier_vram HR_HIDDEN, hr_tier_host HR_HIDDEN;
+
+static inline const struct hr_tier *hr_tier_of(const struct hr_phys *phys) {
+    return phys->tier == HR_TIER_VRAM ? &hr_tier_vram : &hr_tier_host;
+}
+
+/* Prepares both tiers of a GPU: limits in chunks. Once per GPU, before the first take. */
+void hr_tier_init(unsigned gpu, CUdevice device, size_t vram_total_chunks, size_t host_limit_chunks);
+/* How many chunks of VRAM may exist, pooled ones included; may be lowered below what exists. */
+void hr_tier_vram_set_limit(unsigned gpu, size_t chunks);
+size_t hr_tier_vram_limit(unsigned gpu);
+/* Whether host chunks can be mapped at the job's addresses. Tries it at the first call, with the current context. */
+bool hr_tier_host_mappable(unsigned gpu);
+
+#endif

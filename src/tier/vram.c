@@ -1,0 +1,65 @@
+#include "base/log.h"
+#include "stats/stats.h"
+#include "tier/internal.h"
+
+/* Local VRAM: chunks of the GPU's own memory, up to a limit that leaves room for contexts and modules. */
+
+struct hr_pool hr_vram_pool[HR_MAX_GPUS];
+
+static CUresult vram_take(unsigned gpu, struct hr_phys **phys_out) {
+    struct hr_pool *pool = &hr_vram_pool[gpu];
+    CUresult r = CUDA_SUCCESS;
+    hr_mutex_lock(&pool->lock);
+    struct hr_phys *phys = hr_pool_pop_locked(pool);
+    if (!phys && pool->made_chunks >= pool->limit_chunks)
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    else if (!phys)
+        r = hr_pool_make_locked(pool, (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = pool->device},
+                                HR_TIER_VRAM, gpu, &phys);
+    size_t bytes = pool->made_chunks << hr_space.chunk_shift;
+    hr_mutex_unlock(&pool->lock);
+    if (r == CUDA_SUCCESS) {
+        hr_stats_level(gpu, HR_LEVEL_VRAM, bytes);
+        *phys_out = phys;
+    }
+    return r;
+}
+
+static void vram_give(struct hr_phys *phys) {
+    hr_pool_push(&hr_vram_pool[phys->gpu], phys);
+}
+static size_t vram_available(unsigned gpu) {
+    return hr_pool_available(&hr_vram_pool[gpu]);
+}
+static size_t vram_in_use(unsigned gpu) {
+    return hr_pool_in_use(&hr_vram_pool[gpu]);
+}
+static size_t vram_trim(unsigned gpu, size_t chunks) {
+    return hr_pool_trim(&hr_vram_pool[gpu], chunks);
+}
+
+const struct hr_tier hr_tier_vram = {
+    .name = "vram",
+    .take = vram_take,
+    .give = vram_give,
+    .available_chunks = vram_available,
+    .in_use_chunks = vram_in_use,
+    .trim = vram_trim,
+};
+
+void hr_tier_vram_set_limit(unsigned gpu, size_t chunks) {
+    struct hr_pool *pool = &hr_vram_pool[gpu];
+    hr_mutex_lock(&pool->lock);
+    pool->limit_chunks = chunks;
+    while (pool->made_chunks > chunks && pool->pooled)
+        hr_pool_destroy_locked(pool, hr_pool_pop_locked(pool));
+    hr_mutex_unlock(&pool->lock);
+}
+
+size_t hr_tier_vram_limit(unsigned gpu) {
+    struct hr_pool *pool = &hr_vram_pool[gpu];
+    hr_mutex_lock(&pool->lock);
+    size_t n = pool->limit_chunks;
+    hr_mutex_unlock(&pool->lock);
+    return n;
+}

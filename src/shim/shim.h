@@ -66,6 +66,22 @@ static inline void hr_leave_block(const int *unused)
 CUresult hr_core_init(void) HR_HIDDEN;
 void hr_core_exit(void) HR_HIDDEN;
 
+/* The address range of all windows, told by the core once it is reserved; REFUSE rows go by it. */
+extern _Atomic CUdeviceptr hr_window_base HR_HIDDEN;
+extern _Atomic size_t hr_window_bytes HR_HIDDEN;
+void hr_shim_set_windows(CUdeviceptr base, size_t bytes);
+static inline bool hr_window_holds(CUdeviceptr address)
+{
+    return address - atomic_load_explicit(&hr_window_base, memory_order_relaxed) <
+           atomic_load_explicit(&hr_window_bytes, memory_order_acquire);
+}
+
+/* After a cuInit that succeeded: starts the core, once; a forked child of a process that used CUDA stays transparent. */
+void hr_shim_start(void);
+
+/* Version of this library, exported; also how another copy of it is told from a driver. */
+const char *headroom_version(void);
+
 /* Turn headroom off for good (an internal failure before anything was served). Says why in one line. */
 void hr_shim_turn_off(const char *why);
 

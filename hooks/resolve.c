@@ -52,8 +52,8 @@ HR_HOOK(cuGetProcAddress)(const char *symbol, void **pfn, int cuda_version, cuui
     return r == CUDA_SUCCESS && status != CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_ERROR_NOT_FOUND : r;
 }
 
-HR_HOOK(cuGetProcAddress_v2)(const char *symbol, void **pfn, int cuda_version, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult *status_out)
+HR_HOOK(cuGetProcAddress_v2)
+(const char *symbol, void **pfn, int cuda_version, cuuint64_t flags, CUdriverProcAddressQueryResult *status_out)
 {
     CUdriverProcAddressQueryResult status;
     CUresult r = look_up(symbol, pfn, cuda_version, flags, __builtin_return_address(0), &status);

@@ -11,6 +11,15 @@
 #include "base/callsite.h"
 #include "base/log.h"
 
+static _Atomic unsigned violations;
+
+unsigned hr_lock_violations(void)
+{
+    return atomic_load_explicit(&violations, memory_order_relaxed);
+}
+
+#ifdef HR_LOCK_CHECK
+
 #define HELD_MAX 12
 
 struct held {
@@ -22,13 +31,6 @@ struct held {
 
 static _Thread_local struct held held[HELD_MAX];
 static _Thread_local unsigned held_count;
-static _Atomic unsigned violations;
-
-unsigned hr_lock_violations(void)
-{
-    return atomic_load_explicit(&violations, memory_order_relaxed);
-}
-
 static void report(const struct held *before, enum hr_rank rank, const char *name, const void *pc)
 {
     char where[256];
@@ -64,6 +66,8 @@ void hr_lock_note_release(const void *lock)
         }
     }
 }
+
+#endif
 
 void hr_mutex_init(struct hr_mutex *m, enum hr_rank rank, const char *name)
 {

@@ -73,11 +73,10 @@ struct hr_cond {
 /* Number of wrong orders seen so far in this process; stays 0 in builds without HR_LOCK_CHECK. */
 unsigned hr_lock_violations(void);
 
+#ifdef HR_LOCK_CHECK
 /* The bookkeeping of HR_LOCK_CHECK builds; pc is the acquiring code. Not for direct use. */
 void hr_lock_note_acquire(const void *lock, enum hr_rank rank, const char *name, const void *pc);
 void hr_lock_note_release(const void *lock);
-
-#ifdef HR_LOCK_CHECK
 #define HR_LOCK_NOTE_ACQUIRE(l) hr_lock_note_acquire((l), (l)->rank, (l)->name, __builtin_return_address(0))
 #define HR_LOCK_NOTE_RELEASE(l) hr_lock_note_release(l)
 #else

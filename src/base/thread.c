@@ -16,7 +16,8 @@ static void (*_Atomic flushers[HR_ROOM_COUNT])(struct hr_thread *);
 static pthread_key_t exit_key;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 
-static void thread_ended(void *arg) {
+static void thread_ended(void *arg)
+{
     struct hr_thread *t = arg;
     for (int room = 0; room < HR_ROOM_COUNT; room++) {
         void (*flush)(struct hr_thread *) = atomic_load(&flushers[room]);
@@ -27,11 +28,13 @@ static void thread_ended(void *arg) {
     atomic_store_explicit(&t->taken, 0, memory_order_release);
 }
 
-static void make_exit_key(void) {
+static void make_exit_key(void)
+{
     pthread_key_create(&exit_key, thread_ended);
 }
 
-static struct hr_thread *take_free_slot(void) {
+static struct hr_thread *take_free_slot(void)
+{
     for (struct hr_thread *t = atomic_load_explicit(&first_slot, memory_order_acquire); t; t = t->next) {
         uint32_t expected = 0;
         if (atomic_load_explicit(&t->taken, memory_order_relaxed) == 0 &&
@@ -41,7 +44,8 @@ static struct hr_thread *take_free_slot(void) {
     return NULL;
 }
 
-static struct hr_thread *make_slot(void) {
+static struct hr_thread *make_slot(void)
+{
     struct hr_thread *t = mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (t == MAP_FAILED)
         return NULL;
@@ -54,7 +58,8 @@ static struct hr_thread *make_slot(void) {
     return t;
 }
 
-struct hr_thread *hr_thread_register(void) {
+struct hr_thread *hr_thread_register(void)
+{
     pthread_once(&exit_key_once, make_exit_key);
     struct hr_thread *t = take_free_slot();
     if (!t)
@@ -66,10 +71,12 @@ struct hr_thread *hr_thread_register(void) {
     return t;
 }
 
-struct hr_thread *hr_thread_first(void) {
+struct hr_thread *hr_thread_first(void)
+{
     return atomic_load_explicit(&first_slot, memory_order_acquire);
 }
 
-void hr_thread_set_flusher(enum hr_thread_room room, void (*flush)(struct hr_thread *t)) {
+void hr_thread_set_flusher(enum hr_thread_room room, void (*flush)(struct hr_thread *t))
+{
     atomic_store(&flushers[room], flush);
 }

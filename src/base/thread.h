@@ -29,11 +29,13 @@ struct hr_thread {
     void *room[HR_ROOM_COUNT];
 };
 
-extern _Thread_local struct hr_thread *hr_thread_current_slot __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern _Thread_local struct hr_thread *hr_thread_current_slot
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /* The calling thread's slot, made at first use; NULL only when the kernel refuses memory. */
 struct hr_thread *hr_thread_register(void);
-static inline struct hr_thread *hr_thread_self(void) {
+static inline struct hr_thread *hr_thread_self(void)
+{
     struct hr_thread *t = hr_thread_current_slot;
     return __builtin_expect(t != NULL, 1) ? t : hr_thread_register();
 }

@@ -18,13 +18,25 @@ typedef bool (*attempt_function)(const char *path, void *arg);
 
 static const char *const usual_folders[] = {
 #if defined(__x86_64__)
-    "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
 #elif defined(__aarch64__)
-    "/usr/lib/aarch64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu/nvidia/current",
-    "/usr/lib/aarch64-linux-gnu/tegra", "/usr/lib/aarch64-linux-gnu/nvidia",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu/tegra",
+    "/usr/lib/aarch64-linux-gnu/nvidia",
 #endif
-    "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/lib/wsl/lib", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
-    "/run/opengl-driver/lib", "/usr/local/cuda/compat",
+    "/usr/lib64",
+    "/lib64",
+    "/usr/lib",
+    "/lib",
+    "/usr/lib/wsl/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/run/opengl-driver/lib",
+    "/usr/local/cuda/compat",
 };
 
 static bool in_folder(const char *folder, size_t bytes, attempt_function attempt, void *arg)

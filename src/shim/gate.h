@@ -26,7 +26,8 @@ void hr_gate_init(void);
 void hr_gate_wait(struct hr_thread *t);
 
 /* Begins a submission. On return the word is published and the gate is open. Not recursive. */
-static inline void hr_gate_enter(struct hr_thread *t) {
+static inline void hr_gate_enter(struct hr_thread *t)
+{
     for (;;) {
         if (atomic_load_explicit(&hr_gate_state.expedited, memory_order_relaxed)) {
             atomic_store_explicit(&t->inflight, 1, memory_order_relaxed);
@@ -41,13 +42,15 @@ static inline void hr_gate_enter(struct hr_thread *t) {
 }
 
 /* Says that the real call follows: from here the submission counts as a possible writer. */
-static inline void hr_gate_submit(struct hr_thread *t) {
+static inline void hr_gate_submit(struct hr_thread *t)
+{
     atomic_store_explicit(&t->entered, atomic_load_explicit(&t->entered, memory_order_relaxed) + 1,
                           memory_order_relaxed);
 }
 
 /* Ends a submission, or an attempt that did not come to one. */
-static inline void hr_gate_leave(struct hr_thread *t) {
+static inline void hr_gate_leave(struct hr_thread *t)
+{
     atomic_store_explicit(&t->completed, atomic_load_explicit(&t->entered, memory_order_relaxed), memory_order_relaxed);
     atomic_store_explicit(&t->inflight, 0, memory_order_release);
 }

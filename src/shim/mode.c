@@ -8,6 +8,9 @@
 #include "base/log.h"
 #include "shim/refuse.h"
 
+#pragma weak hr_core_init
+#pragma weak hr_core_exit
+
 _Atomic int hr_mode_now = HR_MODE_WAITING;
 _Thread_local int hr_depth;
 _Atomic CUdeviceptr hr_window_base;
@@ -64,7 +67,7 @@ void hr_shim_start(void)
     hr_mutex_lock(&start_lock);
     if (atomic_load_explicit(&hr_mode_now, memory_order_acquire) == HR_MODE_WAITING) {
         HR_INSIDE();
-        if (hr_config()->disable)
+        if (hr_config()->disable || hr_core_init == NULL)
             atomic_store(&hr_mode_now, HR_MODE_OFF);
         else if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0 || hr_core_init() != CUDA_SUCCESS ||
                  atexit(at_exit) != 0)
@@ -79,7 +82,8 @@ CUresult hr_refuse(enum hr_function fn)
 {
     static atomic_flag said[HR_FN_COUNT];
     if (!atomic_flag_test_and_set_explicit(&said[fn], memory_order_relaxed))
-        hr_log(HR_LOG_WARN, "%s is not served for memory of headroom's windows in this version: CUDA_ERROR_NOT_SUPPORTED",
+        hr_log(HR_LOG_WARN,
+               "%s is not served for memory of headroom's windows in this version: CUDA_ERROR_NOT_SUPPORTED",
                hr_driver_name(fn));
     return CUDA_ERROR_NOT_SUPPORTED;
 }

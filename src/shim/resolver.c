@@ -18,7 +18,8 @@ static any_function target_of(int fn)
 {
     switch (fn) {
 #define HR_ROUTE(name, kind)                                                                                           \
-    case HR_FN_##name: return HR_TARGET_##kind(name);
+    case HR_FN_##name:                                                                                                 \
+        return HR_TARGET_##kind(name);
 #include "hr_hooks.h"
 #undef HR_ROUTE
     default: return NULL;
@@ -82,8 +83,7 @@ CUdriverProcAddressQueryResult hr_resolver_find(const char *name, int cuda_versi
     *address_out = fn >= 0 ? hr_driver_address(fn) : NULL;
     if (fn >= 0)
         return CU_GET_PROC_ADDRESS_SUCCESS;
-    return hr_resolver_knows(name) ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-                                   : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    return hr_resolver_knows(name) ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 }
 
 /* The one function of the table at that address: -1 = none, -2 = several. */

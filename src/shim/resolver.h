@@ -15,7 +15,8 @@ void *hr_resolver_map(const char *name, int cuda_version, cuuint64_t flags, void
  * A look-up without the real driver's cuGetProcAddress (older than 11.3), by the table of versions: the newest form not newer than
  * cuda_version that this driver has. *address_out is NULL unless SUCCESS is returned.
  */
-CUdriverProcAddressQueryResult hr_resolver_find(const char *name, int cuda_version, cuuint64_t flags, void **address_out) HR_HIDDEN;
+CUdriverProcAddressQueryResult hr_resolver_find(const char *name, int cuda_version, cuuint64_t flags,
+                                                void **address_out) HR_HIDDEN;
 
 /* Whether the driver knows any form of the name in any version: what tells 'not found' from 'version not sufficient'. */
 bool hr_resolver_knows(const char *name) HR_HIDDEN;

@@ -36,56 +36,66 @@
 #define WARP 32
 
 #ifndef MATH_GIVEN
-INLINE float exp2_approx(float x) {
+INLINE float exp2_approx(float x)
+{
     float y;
     __asm__("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-INLINE float log2_approx(float x) {
+INLINE float log2_approx(float x)
+{
     float y;
     __asm__("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-INLINE float rsqrt_approx(float x) {
+INLINE float rsqrt_approx(float x)
+{
     float y;
     __asm__("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-INLINE float square_root(float x) {
+INLINE float square_root(float x)
+{
     float y;
     __asm__("sqrt.rn.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 #endif
 
-INLINE float exp_of(float x) {
+INLINE float exp_of(float x)
+{
     return exp2_approx(x * 1.4426950408889634f);
 }
 
-INLINE float log_of(float x) {
+INLINE float log_of(float x)
+{
     return log2_approx(x) * 0.6931471805599453f;
 }
 
 /* exp overflows to infinity for large x, and the quotient then is 0: right at both ends. */
-INLINE float tanh_of(float x) {
+INLINE float tanh_of(float x)
+{
     return 1.0f - 2.0f / (1.0f + exp_of(2.0f * x));
 }
 
-INLINE float max_of(float a, float b) {
+INLINE float max_of(float a, float b)
+{
     return a > b ? a : b;
 }
 
 /* Butterflies: all 32 lanes end with the same value, added in the same order. */
-INLINE float warp_sum(float x) {
+INLINE float warp_sum(float x)
+{
     for (int mask = WARP / 2; mask > 0; mask /= 2)
         x += EXCHANGE_XOR(x, mask);
     return x;
 }
 
-INLINE float warp_max(float x) {
+INLINE float warp_max(float x)
+{
     for (int mask = WARP / 2; mask > 0; mask /= 2)
         x = max_of(x, EXCHANGE_XOR(x, mask));
     return x;
@@ -94,8 +104,9 @@ INLINE float warp_max(float x) {
 /* ---- Embedding ---- */
 
 /* out[token][c] = token_table[tokens[token]][c] + position_table[token % context][c]; one thread an element. */
-KERNEL embed_forward(float *out, const int *tokens, const float *token_table, const float *position_table, int token_count,
-                     int context, int width) {
+KERNEL embed_forward(float *out, const int *tokens, const float *token_table, const float *position_table,
+                     int token_count, int context, int width)
+{
     int i = BLOCK_X * BLOCK_WIDTH + THREAD_X;
     if (i >= token_count * width)
         return;
@@ -104,8 +115,9 @@ KERNEL embed_forward(float *out, const int *tokens, const float *token_table, co
 }
 
 /* One thread an element of the token table's gradient: it walks all tokens in order, so no two threads ever add. */
-KERNEL embed_backward_tokens(float *table_grad, const float *out_grad, const int *tokens, int token_count, int vocabulary,
-                             int width) {
+KERNEL embed_backward_tokens(float *table_grad, const float *out_grad, const int *tokens, int token_count,
+                             int vocabulary, int width)
+{
     int i = BLOCK_X * BLOCK_WIDTH + THREAD_X;
     if (i >= vocabulary * width)
         return;
@@ -117,7 +129,8 @@ KERNEL embed_backward_tokens(float *table_grad, const float *out_grad, const int
     table_grad[i] = sum;
 }
 
-KERNEL embed_backward_positions(float *table_grad, const float *out_grad, int batch, int context, int width) {
+KERNEL embed_backward_positions(float *table_grad, const float *out_grad, int batch, int context, int width)
+{
     int i = BLOCK_X * BLOCK_WIDTH + THREAD_X;
     if (i >= context * width)
         return;
@@ -129,8 +142,9 @@ KERNEL embed_backward_positions(float *table_grad, const float *out_grad, int ba
 
 /* ---- Layer norm: one warp a row, blockDim = (32, rows a block) ---- */
 
-KERNEL layernorm_forward(float *out, float *mean_out, float *rstd_out, const float *x, const float *gain, const float *bias,
-                         int rows, int width) {
+KERNEL layernorm_forward(float *out, float *mean_out, float *rstd_out, const float *x, const float *gain,
+                         const float *bias, int rows, int width)
+{
     int row = BLOCK_X * 8 + THREAD_Y, lane = THREAD_X;
     if (row >= rows)
         return;
@@ -151,9 +165,10 @@ KERNEL layernorm_forward(float *out, float *mean_out, float *rstd_out, const flo
     }
 }
 
-/* x_grad = residual_grad + the gradient through the norm: the two paths that leave x meet here. */
-KERNEL layernorm_backward(float *x_grad, const float *residual_grad, const float *out_grad, const float *x, const float *mean,
-                          const float *rstd, const float *gain, int rows, int width) {
+/* x_grad = residual_grad (if not NULL) + the gradient through the norm: the two paths that leave x meet here. */
+KERNEL layernorm_backward(float *x_grad, const float *residual_grad, const float *out_grad, const float *x,
+                          const float *mean, const float *rstd, const float *gain, int rows, int width)
+{
     int row = BLOCK_X * 8 + THREAD_Y, lane = THREAD_X;
     if (row >= rows)
         return;
@@ -169,13 +184,14 @@ KERNEL layernorm_backward(float *x_grad, const float *residual_grad, const float
     for (int c = lane; c < width; c += WARP) {
         float g = out_grad[base + c] * gain[c];
         float normalised = (x[base + c] - m) * r;
-        x_grad[base + c] = residual_grad[base + c] + (g - sum - normalised * dot) * r;
+        x_grad[base + c] = (residual_grad ? residual_grad[base + c] : 0.0f) + (g - sum - normalised * dot) * r;
     }
 }
 
 /* blockDim = (32, 8): 32 columns a block; 8 rows at a time, then one thread a column adds the eight partial sums. */
 KERNEL layernorm_backward_weights(float *gain_grad, float *bias_grad, const float *out_grad, const float *x,
-                                  const float *mean, const float *rstd, int rows, int width) {
+                                  const float *mean, const float *rstd, int rows, int width)
+{
     __shared__ float gain_part[8][WARP], bias_part[8][WARP];
     int c = BLOCK_X * WARP + THREAD_X;
     float gain_sum = 0.0f, bias_sum = 0.0f;
@@ -199,7 +215,8 @@ KERNEL layernorm_backward_weights(float *gain_grad, float *bias_grad, const floa
 }
 
 /* out[c] = sum of a column: the gradient of a bias. blockDim = (32, 8), as above. */
-KERNEL column_sum(float *out, const float *in, int rows, int width) {
+KERNEL column_sum(float *out, const float *in, int rows, int width)
+{
     __shared__ float part[8][WARP];
     int c = BLOCK_X * WARP + THREAD_X;
     float sum = 0.0f;
@@ -225,7 +242,9 @@ KERNEL column_sum(float *out, const float *in, int rows, int width) {
 #define TILE_PITCH (TILE + 4) /* keeps 16-byte alignment, spreads the banks */
 
 /* Slice of a matrix whose element (line, depth) is at m[line * pitch + depth]: depth is contiguous. */
-INLINE void load_lines(float (*slice)[TILE_PITCH], const float *m, int pitch, int line0, int lines, int depth0, int depths) {
+INLINE void load_lines(float (*slice)[TILE_PITCH], const float *m, int pitch, int line0, int lines, int depth0,
+                       int depths)
+{
     int t = THREAD_Y * 16 + THREAD_X, d = t % DEPTH;
     for (int r = 0; r < 4; r++) {
         int line = t / DEPTH + 16 * r;
@@ -235,7 +254,9 @@ INLINE void load_lines(float (*slice)[TILE_PITCH], const float *m, int pitch, in
 }
 
 /* Slice of a matrix whose element (line, depth) is at m[depth * pitch + line]: lines are contiguous. */
-INLINE void load_columns(float (*slice)[TILE_PITCH], const float *m, int pitch, int line0, int lines, int depth0, int depths) {
+INLINE void load_columns(float (*slice)[TILE_PITCH], const float *m, int pitch, int line0, int lines, int depth0,
+                         int depths)
+{
     int t = THREAD_Y * 16 + THREAD_X, line = t % TILE;
     for (int r = 0; r < 4; r++) {
         int d = t / TILE + 4 * r;
@@ -249,7 +270,8 @@ struct quad {
 } __attribute__((aligned(16)));
 
 /* sum[r][c] += products over one slice. */
-INLINE void multiply_slice(float (*sum)[4], const float (*a)[TILE_PITCH], const float (*b)[TILE_PITCH]) {
+INLINE void multiply_slice(float (*sum)[4], const float (*a)[TILE_PITCH], const float (*b)[TILE_PITCH])
+{
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) {
         struct quad rows = *(const struct quad *)&a[d][THREAD_Y * 4];
@@ -262,7 +284,8 @@ INLINE void multiply_slice(float (*sum)[4], const float (*a)[TILE_PITCH], const 
     }
 }
 
-INLINE void store_tile(float *out, float (*sum)[4], const float *bias, int row0, int column0, int rows, int columns) {
+INLINE void store_tile(float *out, float (*sum)[4], const float *bias, int row0, int column0, int rows, int columns)
+{
 #pragma unroll
     for (int r = 0; r < 4; r++)
 #pragma unroll
@@ -276,7 +299,8 @@ INLINE void store_tile(float *out, float (*sum)[4], const float *bias, int row0,
  * [columns][depth]. The flags are constants wherever this is used, so the branches vanish.
  */
 INLINE void matmul(float *out, const float *a, const float *b, const float *bias, int rows, int columns, int depth,
-                   bool a_turned, bool b_turned) {
+                   bool a_turned, bool b_turned)
+{
     __shared__ __attribute__((aligned(16))) float a_slice[DEPTH][TILE_PITCH];
     __shared__ __attribute__((aligned(16))) float b_slice[DEPTH][TILE_PITCH];
     float sum[4][4] = {};
@@ -300,17 +324,23 @@ INLINE void matmul(float *out, const float *a, const float *b, const float *bias
 }
 
 /* out = x weight + bias (bias may be NULL): a linear layer. */
-KERNEL matmul_forward(float *out, const float *x, const float *weight, const float *bias, int rows, int columns, int depth) {
+KERNEL matmul_forward(float *out, const float *x, const float *weight, const float *bias, int rows, int columns,
+                      int depth)
+{
     matmul(out, x, weight, bias, rows, columns, depth, false, false);
 }
 
 /* x_grad = out_grad weight^T; weight is [columns][depth] here. */
-KERNEL matmul_backward_input(float *x_grad, const float *out_grad, const float *weight, int rows, int columns, int depth) {
+KERNEL matmul_backward_input(float *x_grad, const float *out_grad, const float *weight, int rows, int columns,
+                             int depth)
+{
     matmul(x_grad, out_grad, weight, 0, rows, columns, depth, false, true);
 }
 
 /* weight_grad = x^T out_grad; depth is the number of tokens. */
-KERNEL matmul_backward_weight(float *weight_grad, const float *x, const float *out_grad, int rows, int columns, int depth) {
+KERNEL matmul_backward_weight(float *weight_grad, const float *x, const float *out_grad, int rows, int columns,
+                              int depth)
+{
     matmul(weight_grad, x, out_grad, 0, rows, columns, depth, true, false);
 }
 
@@ -322,13 +352,15 @@ KERNEL matmul_backward_weight(float *weight_grad, const float *x, const float *o
  */
 #define SIDE 16
 
-INLINE const float *head_rows(const float *m, int pitch, int heads, int head_width, int context) {
+INLINE const float *head_rows(const float *m, int pitch, int heads, int head_width, int context)
+{
     return m + (long)(BLOCK_Z / heads) * context * pitch + (BLOCK_Z % heads) * head_width;
 }
 
 /* out[i][j] = scale * sum over the head's width of a[i][d] b[j][d], for j <= i. */
 KERNEL attention_dot(float *out, const float *a, int a_pitch, const float *b, int b_pitch, float scale, int heads,
-                     int head_width, int context) {
+                     int head_width, int context)
+{
     __shared__ float a_tile[SIDE][SIDE + 1], b_tile[SIDE][SIDE + 1];
     if (BLOCK_X > BLOCK_Y)
         return;
@@ -352,8 +384,9 @@ KERNEL attention_dot(float *out, const float *a, int a_pitch, const float *b, in
 }
 
 /* out[i][d] = sum over j <= i of s[i][j] v[j][d]. */
-KERNEL attention_apply(float *out, int out_pitch, const float *s, const float *v, int v_pitch, int heads, int head_width,
-                       int context) {
+KERNEL attention_apply(float *out, int out_pitch, const float *s, const float *v, int v_pitch, int heads,
+                       int head_width, int context)
+{
     __shared__ float s_tile[SIDE][SIDE + 1], v_tile[SIDE][SIDE + 1];
     v = head_rows(v, v_pitch, heads, head_width, context);
     out = (float *)head_rows(out, out_pitch, heads, head_width, context);
@@ -363,7 +396,8 @@ KERNEL attention_apply(float *out, int out_pitch, const float *s, const float *v
     for (int j0 = 0; j0 <= BLOCK_Y * SIDE; j0 += SIDE) {
         int j = j0 + THREAD_X;
         s_tile[THREAD_Y][THREAD_X] = i < context && j <= i ? s[(long)i * context + j] : 0.0f;
-        v_tile[THREAD_Y][THREAD_X] = j0 + THREAD_Y < context && d < head_width ? v[(long)(j0 + THREAD_Y) * v_pitch + d] : 0.0f;
+        v_tile[THREAD_Y][THREAD_X] =
+            j0 + THREAD_Y < context && d < head_width ? v[(long)(j0 + THREAD_Y) * v_pitch + d] : 0.0f;
         BARRIER();
         for (int k = 0; k < SIDE; k++)
             sum += s_tile[THREAD_Y][k] * v_tile[k][THREAD_X];
@@ -375,7 +409,8 @@ KERNEL attention_apply(float *out, int out_pitch, const float *s, const float *v
 
 /* out[j][d] = sum over i >= j of s[i][j] a[i][d]: the same through the transpose. */
 KERNEL attention_apply_turned(float *out, int out_pitch, const float *s, const float *a, int a_pitch, int heads,
-                              int head_width, int context) {
+                              int head_width, int context)
+{
     __shared__ float s_tile[SIDE][SIDE + 1], a_tile[SIDE][SIDE + 1];
     a = head_rows(a, a_pitch, heads, head_width, context);
     out = (float *)head_rows(out, out_pitch, heads, head_width, context);
@@ -396,7 +431,8 @@ KERNEL attention_apply_turned(float *out, int out_pitch, const float *s, const f
 }
 
 /* One warp a row, blockDim = (32, 8). The upper triangle of the probabilities is written as 0. */
-KERNEL softmax_causal(float *probabilities, const float *scores, int rows, int context) {
+KERNEL softmax_causal(float *probabilities, const float *scores, int rows, int context)
+{
     int row = BLOCK_X * 8 + THREAD_Y, lane = THREAD_X;
     if (row >= rows)
         return;
@@ -415,8 +451,9 @@ KERNEL softmax_causal(float *probabilities, const float *scores, int rows, int c
 }
 
 /* score_grad = scale * p * (p_grad - sum(p * p_grad)) on the lower triangle. */
-KERNEL softmax_backward(float *score_grad, const float *probabilities, const float *probability_grad, float scale, int rows,
-                        int context) {
+KERNEL softmax_backward(float *score_grad, const float *probabilities, const float *probability_grad, float scale,
+                        int rows, int context)
+{
     int row = BLOCK_X * 8 + THREAD_Y, lane = THREAD_X;
     if (row >= rows)
         return;
@@ -432,7 +469,8 @@ KERNEL softmax_backward(float *score_grad, const float *probabilities, const flo
 
 /* ---- Element by element: one thread an element ---- */
 
-KERNEL add(float *out, const float *a, const float *b, int count) {
+KERNEL add(float *out, const float *a, const float *b, int count)
+{
     int i = BLOCK_X * BLOCK_WIDTH + THREAD_X;
     if (i < count)
         out[i] = a[i] + b[i];
@@ -441,7 +479,8 @@ KERNEL add(float *out, const float *a, const float *b, int count) {
 #define GELU_SLOPE 0.7978845608028654f /* sqrt(2 / pi) */
 #define GELU_CUBE 0.044715f
 
-KERNEL gelu_forward(float *out, const float *x, int count) {
+KERNEL gelu_forward(float *out, const float *x, int count)
+{
     int i = BLOCK_X * BLOCK_WIDTH + THREAD_X;
     if (i >= count)
         return;
@@ -449,7 +488,8 @@ KERNEL gelu_forward(float *out, const float *x, int count) {
     out[i] = 0.5f * v * (1.0f + tanh_of(GELU_SLOPE * (v + GELU_CUBE * v * v * v)));
 }
 
-KERNEL gelu_backward(float *x_grad, const float *out_grad, const float *x, int count) {
+KERNEL gelu_backward(float *x_grad, const float *out_grad, const float *x, int count)
+{
     int i = BLOCK_X * BLOCK_WIDTH + THREAD_X;
     if (i >= count)
         return;
@@ -461,7 +501,9 @@ KERNEL gelu_backward(float *x_grad, const float *out_grad, const float *x, int c
 /* ---- Loss ---- */
 
 /* One warp a token, blockDim = (32, 8): its cross-entropy, and the gradient of the mean loss by its logits. */
-KERNEL cross_entropy(float *losses, float *logit_grad, const float *logits, const int *targets, int rows, int vocabulary) {
+KERNEL cross_entropy(float *losses, float *logit_grad, const float *logits, const int *targets, int rows,
+                     int vocabulary)
+{
     int row = BLOCK_X * 8 + THREAD_Y, lane = THREAD_X;
     if (row >= rows)
         return;
@@ -476,13 +518,15 @@ KERNEL cross_entropy(float *losses, float *logit_grad, const float *logits, cons
     int target = targets[row];
     float share = 1.0f / sum;
     for (int v = lane; v < vocabulary; v += WARP)
-        logit_grad[(long)row * vocabulary + v] = (exp_of(in[v] - top) * share - (v == target ? 1.0f : 0.0f)) / (float)rows;
+        logit_grad[(long)row * vocabulary + v] =
+            (exp_of(in[v] - top) * share - (v == target ? 1.0f : 0.0f)) / (float)rows;
     if (lane == 0)
         losses[row] = log_of(sum) + top - in[target];
 }
 
 /* One warp: the mean of the losses. */
-KERNEL loss_mean(float *out, const float *losses, int rows) {
+KERNEL loss_mean(float *out, const float *losses, int rows)
+{
     float sum = 0.0f;
     for (int row = THREAD_X; row < rows; row += WARP)
         sum += losses[row];
@@ -495,7 +539,8 @@ KERNEL loss_mean(float *out, const float *losses, int rows) {
 
 /* Updates weight and both moments in place. m_scale and v_scale are 1 / (1 - beta^step): the bias corrections. */
 KERNEL adamw(float *weight, float *m, float *v, const float *grad, int count, float rate, float beta1, float beta2,
-             float epsilon, float decay, float m_scale, float v_scale) {
+             float epsilon, float decay, float m_scale, float v_scale)
+{
     int i = BLOCK_X * BLOCK_WIDTH + THREAD_X;
     if (i >= count)
         return;

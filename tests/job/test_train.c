@@ -1,0 +1,214 @@
+/* train_gpt as a program, on the simulated GPU. TRAIN_GPT and SIMGPU_DIR in the environment say where both are. */
+#include <criterion/criterion.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct outcome {
+    int status; /* exit status, or -1 */
+    char out[1 << 16], err[1 << 16];
+};
+
+static void slurp(FILE *from, char *to, size_t room)
+{
+    rewind(from);
+    size_t bytes = fread(to, 1, room - 1, from);
+    to[bytes] = 0;
+    fclose(from);
+}
+
+static void become(const char *flags, FILE *out, FILE *err, const char *machine)
+{
+    char copy[512], *argv[64] = {getenv("TRAIN_GPT")}, *save = NULL;
+    int argc = 1;
+    snprintf(copy, sizeof copy, "%s", flags);
+    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save))
+        argv[argc++] = word;
+    argv[argc] = NULL;
+    setenv("LD_LIBRARY_PATH", getenv("SIMGPU_DIR"), 1);
+    setenv("SIMGPU", machine, 1);
+    dup2(fileno(out), STDOUT_FILENO);
+    dup2(fileno(err), STDERR_FILENO);
+    execv(argv[0], argv);
+    _exit(126);
+}
+
+static struct outcome *run_on(const char *machine, const char *flags)
+{
+    struct outcome *o = calloc(1, sizeof *o);
+    FILE *out = tmpfile(), *err = tmpfile();
+    int status = 0;
+    cr_assert(o && out && err && getenv("TRAIN_GPT") && getenv("SIMGPU_DIR"), "no place for output, or no program");
+    pid_t pid = fork();
+    if (pid == 0)
+        become(flags, out, err, machine);
+    cr_assert(pid > 0);
+    while (waitpid(pid, &status, 0) < 0)
+        cr_assert_eq(errno, EINTR);
+    o->status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    slurp(out, o->out, sizeof o->out);
+    slurp(err, o->err, sizeof o->err);
+    return o;
+}
+
+static struct outcome *run(const char *flags)
+{
+    return run_on("h200", flags);
+}
+
+static int lines(const char *text)
+{
+    int n = 0;
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+#define TINY "--layers 2 --width 24 --heads 3 --context 19 --batch 3 --steps 3"
+
+/* Width, context and vocabulary that are no multiples of any tile, so that every edge of every kernel counts. */
+Test(train, one_step_agrees_with_the_cpu)
+{
+    static const char *const shapes[] = {
+        "--layers 2 --width 24 --heads 3 --context 19 --batch 3",
+        "--layers 1 --width 64 --heads 16 --context 32 --batch 1",
+        "--layers 1 --width 40 --heads 1 --context 9 --batch 2",
+        "--layers 2 --width 24 --heads 3 --context 19 --batch 3 --streams 4",
+        "--layers 2 --width 24 --heads 3 --context 19 --batch 3 --arena",
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        char flags[256];
+        snprintf(flags, sizeof flags, "%s --cpu-check", shapes[i]);
+        struct outcome *o = run(flags);
+        cr_expect_eq(o->status, 0, "%s: status %d\n%s%s", flags, o->status, o->out, o->err);
+        cr_expect(strstr(o->out, "cpu-check: passed"), "%s", o->out);
+        free(o);
+    }
+}
+
+Test(train, loss_falls_by_a_fifth)
+{
+    double first = 0, last = 0;
+    struct outcome *o = run("--layers 2 --width 32 --heads 4 --context 32 --batch 4 --steps 24");
+    cr_assert_eq(o->status, 0, "%s", o->err);
+    cr_assert_eq(sscanf(o->out, "step 1 loss %la (", &first), 1, "%s", o->out);
+    const char *line = strstr(o->out, "step 24 loss ");
+    cr_assert(line && sscanf(line, "step 24 loss %la (", &last) == 1, "%s", o->out);
+    cr_expect(last <= 0.8 * first, "from %g to %g only", first, last);
+    free(o);
+}
+
+Test(train, results_do_not_depend_on_streams_or_arena)
+{
+    static const char *const variants[] = {"--streams 1", "--streams 2", "--streams 4",
+                                           "--streams 7", "--arena",     "--arena --streams 3"};
+    struct outcome *one = run(TINY);
+    cr_assert_eq(one->status, 0, "%s", one->err);
+    cr_assert_eq(lines(one->out), 4, "%s", one->out);
+    cr_assert(strstr(one->out, "weights sha256 "), "%s", one->out);
+    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+        char flags[256];
+        snprintf(flags, sizeof flags, TINY " %s", variants[i]);
+        struct outcome *other = run(flags);
+        cr_expect_eq(other->status, 0, "%s", other->err);
+        cr_expect_str_eq(other->out, one->out, "%s", variants[i]);
+        free(other);
+    }
+    struct outcome *seeded = run(TINY " --seed 2");
+    cr_expect_str_neq(seeded->out, one->out);
+    free(seeded);
+    free(one);
+}
+
+Test(train, every_stream_carries_its_share)
+{
+    for (int streams = 1; streams <= 8; streams *= 2) {
+        char flags[256];
+        unsigned long kernels[16] = {0}, total = 0;
+        snprintf(flags, sizeof flags, TINY " --streams %d", streams);
+        struct outcome *o = run(flags);
+        const char *at = strstr(o->err, "kernels on each stream:");
+        cr_assert(at, "%s", o->err);
+        char *end = (char *)at + strlen("kernels on each stream:");
+        for (int i = 0; i < streams; i++)
+            total += kernels[i] = strtoul(end, &end, 10);
+        cr_expect_eq(*end, '\n', "%s", at);
+        for (int i = 0; i < streams; i++)
+            cr_expect(kernels[i] * 2 * (unsigned long)streams >= total, "stream %d of %d: %lu of %lu", i, streams,
+                      kernels[i], total);
+        free(o);
+    }
+}
+
+Test(train, too_little_memory_is_one_line_from_the_allocation)
+{
+    struct outcome *o = run_on("h200,vram=64M", "--layers 17 --width 256 --heads 64 --context 64 --batch 1 --steps 1");
+    cr_expect_eq(o->status, 1);
+    cr_expect_str_eq(o->out, "");
+    const char *line = strstr(o->err, "train_gpt: cuMemAlloc_v2 (");
+    cr_expect(line && strstr(line, " bytes): CUDA_ERROR_OUT_OF_MEMORY\n"), "%s", o->err);
+    free(o);
+}
+
+struct bad_flags {
+    const char *flags;
+    const char *complaint;
+    int status;
+};
+
+Test(train, bad_input_is_one_clear_line)
+{
+    static const struct bad_flags cases[] = {
+        {"--layers 0", "train_gpt: --layers: '0' is not a whole number from 1 to 4096\n", 2},
+        {"--width 12x", "train_gpt: --width: '12x' is not a whole number from 1 to 16384\n", 2},
+        {"--width 10 --heads 3", "train_gpt: --width 10 is not a multiple of --heads 3\n", 2},
+        {"--streams 17", "train_gpt: --streams: '17' is not a whole number from 1 to 16\n", 2},
+        {"--seed -1", "train_gpt: --seed: '-1' is not a whole number from 0 to 18446744073709551615\n", 2},
+        {"--lr nan", "train_gpt: --lr: 'nan' is not a number above 0 and at most 1\n", 2},
+        {"--steps", "train_gpt: --steps needs a value\n", 2},
+        {"--arena=1", "train_gpt: --arena takes no value\n", 2},
+        {"--speed 9", "train_gpt: unknown flag '--speed'; train_gpt --help lists the flags\n", 2},
+        {"--data /dev/null", "train_gpt: the text has 0 characters; --context 64 needs more than that\n", 2},
+        {"--data /nonexistent", "train_gpt: --data: /nonexistent: No such file or directory\n", 1},
+        {"--ptx /nonexistent", "train_gpt: --ptx: /nonexistent: No such file or directory\n", 1},
+        {"--ptx /", "train_gpt: --ptx: /: Is a directory\n", 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct outcome *o = run(cases[i].flags);
+        cr_expect_eq(o->status, cases[i].status, "%s: status %d", cases[i].flags, o->status);
+        cr_expect_str_eq(o->err, cases[i].complaint);
+        cr_expect_str_eq(o->out, "");
+        free(o);
+    }
+}
+
+Test(train, invalid_ptx_is_one_line_with_the_drivers_error)
+{
+    struct outcome *o = run("--ptx /proc/self/status");
+    cr_expect_eq(o->status, 1);
+    const char *line = strstr(o->err, "train_gpt: cuModuleLoadDataEx (/proc/self/status): ");
+    cr_expect(line && strstr(line, "CUDA_ERROR_INVALID_PTX\n"), "%s", o->err);
+    cr_expect_str_eq(o->out, "");
+    free(o);
+}
+
+Test(train, device_that_is_not_there_is_one_line)
+{
+    struct outcome *o = run("--device 3");
+    cr_expect_eq(o->status, 1);
+    cr_expect_str_eq(o->err, "train_gpt: cuDeviceGet (device 3): CUDA_ERROR_INVALID_DEVICE\n");
+    free(o);
+}
+
+Test(train, plan_needs_no_gpu)
+{
+    struct outcome *o = run_on("nonsense", "--plan");
+    cr_expect_eq(o->status, 0, "%s", o->err);
+    cr_expect_eq(lines(o->out), 6, "%s", o->out);
+    free(o);
+}

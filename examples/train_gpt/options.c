@@ -17,12 +17,13 @@ struct option {
 
 #define OPTION_COUNT 15
 
-static const struct options defaults = {.layers = 4,
-                                        .width = 64,
-                                        .heads = 4,
+/* Four times the memory of a GPU of 64 MiB, and little arithmetic: see examples/README.md. */
+static const struct options defaults = {.layers = 17,
+                                        .width = 256,
+                                        .heads = 64,
                                         .context = 64,
-                                        .batch = 4,
-                                        .steps = 10,
+                                        .batch = 1,
+                                        .steps = 5,
                                         .streams = 1,
                                         .seed = 1,
                                         .rate = 3e-3};

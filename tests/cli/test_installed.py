@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""An installed headroom finds its library and simgpu: also when staged with DESTDIR, and when moved as a whole.
+
+test_installed.py BUILD_DIR PREFIX BINDIR LIBDIR PROBE
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD, PREFIX, BINDIR, LIBDIR, PROBE = sys.argv[1:6]
+
+
+def environment_of_job(command, name):
+    clean = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "LD_LIBRARY_PATH", "SIMGPU", "HEADROOM_DRIVER")}
+    done = subprocess.run([command, "run", "--sim", "h200", "--", PROBE, "env", name], env=clean, capture_output=True,
+                          text=True, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+class Installed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="headroom-installed-")
+        cls.stage = os.path.join(cls.folder, "stage")
+        meson = os.environ["MESONINTROSPECT"].split()
+        assert meson[-1] == "introspect"
+        subprocess.run(meson[:-1] + ["install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", cls.stage], check=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def check(self, root):
+        command = os.path.join(root, BINDIR, "headroom")
+        libdir = os.path.realpath(os.path.join(root, LIBDIR, "headroom"))
+        self.assertEqual(environment_of_job(command, "LD_PRELOAD"), os.path.join(libdir, "libheadroom.so"))
+        self.assertEqual(environment_of_job(command, "HEADROOM_DRIVER"), os.path.join(libdir, "simgpu", "libcuda.so.1"))
+        self.assertEqual(environment_of_job(command, "LD_LIBRARY_PATH"), os.path.join(libdir, "simgpu"))
+
+    def test_staged(self):
+        self.check(self.stage + PREFIX)
+
+    def test_moved(self):
+        moved = os.path.join(self.folder, "moved")
+        shutil.copytree(self.stage + PREFIX, moved, symlinks=True)
+        self.check(moved)
+
+    def test_reached_through_a_link(self):
+        link = os.path.join(self.folder, "hr")
+        os.symlink(os.path.join(self.stage + PREFIX, BINDIR, "headroom"), link)
+        libdir = os.path.realpath(os.path.join(self.stage + PREFIX, LIBDIR, "headroom"))
+        self.assertEqual(environment_of_job(link, "LD_PRELOAD"), os.path.join(libdir, "libheadroom.so"))
+
+    def test_nothing_installed_is_one_line(self):
+        alone = os.path.join(self.folder, "alone", "headroom")
+        os.makedirs(os.path.dirname(alone))
+        shutil.copy2(os.path.join(BUILD, "headroom"), alone)
+        if os.path.exists(os.path.join(PREFIX, LIBDIR, "headroom", "libheadroom.so")):
+            self.skipTest("headroom is installed on this machine")
+        done = subprocess.run([alone, "run", "--", PROBE, "exit", "0"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn("libheadroom.so is in none of", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -139,7 +139,7 @@ tidy_part() {
 import json, os, sys
 root, commands = sys.argv[1:]
 files = {os.path.realpath(os.path.join(e["directory"], e["file"])) for e in json.load(open(commands))}
-print("\n".join(sorted(f for f in files if f.startswith(root + "/") and "/build-asan/" not in f and f.endswith(".c")))
+print("\n".join(sorted(f for f in files if f.startswith(root + "/") and "/build-asan/" not in f and f.endswith(".c"))))
 PY
         # What clang-tidy itself complains about (a broken command line, a crash) is on stderr among its warning counts.
         grep -v 'warnings\? \(generated\|treated as errors\)' build-asan/tidy.err || true

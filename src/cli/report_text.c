@@ -21,6 +21,9 @@ static const char *bytes_text(double bytes, char out[NUMBER_BYTES])
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     size_t unit = 0;
 
+    if (isnan(bytes)) {
+        return "?";
+    }
     while (fabs(bytes) >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
         bytes /= 1024;
         unit++;
@@ -31,6 +34,9 @@ static const char *bytes_text(double bytes, char out[NUMBER_BYTES])
 
 static const char *time_text(double ns, char out[NUMBER_BYTES])
 {
+    if (isnan(ns)) {
+        return "?";
+    }
     if (ns < 1e3) {
         snprintf(out, NUMBER_BYTES, "%.0f ns", ns);
     } else if (ns < 1e6) {
@@ -40,6 +46,15 @@ static const char *time_text(double ns, char out[NUMBER_BYTES])
     } else {
         snprintf(out, NUMBER_BYTES, "%.2f s", ns / 1e9);
     }
+    return out;
+}
+
+static const char *count_text(double n, char out[NUMBER_BYTES])
+{
+    if (isnan(n)) {
+        return "?";
+    }
+    snprintf(out, NUMBER_BYTES, "%.0f", n);
     return out;
 }
 
@@ -118,7 +133,24 @@ static void print_gpus(const struct hr_cli_run_record *record)
     }
 }
 
-static void print_peaks(const cJSON *counters)
+/* A peak of the process where the log has one, else the sum over its GPUs; NAN where it has neither. */
+static double peak(const struct hr_cli_run_record *record, const char *name)
+{
+    double total = counter(hr_cli_run_record_counters(record), name);
+    bool of_process = !isnan(total);
+    const cJSON *gpu;
+
+    cJSON_ArrayForEach(gpu, cJSON_GetObjectItemCaseSensitive(record->summary, "gpus"))
+    {
+        double bytes = hr_cli_json_number(gpu, name, NAN);
+        if (!of_process && !isnan(bytes)) {
+            total = isnan(total) ? bytes : total + bytes;
+        }
+    }
+    return total;
+}
+
+static void print_peaks(const struct hr_cli_run_record *record)
 {
     static const struct {
         const char *name, *label;
@@ -127,48 +159,55 @@ static void print_peaks(const cJSON *counters)
                  {"peak_host_bytes", "host"},
                  {"peak_nvm_bytes", "NVM"},
                  {"peak_committed_bytes", "committed"}};
-    const char *gap = "";
+    bool any = false;
     char t[NUMBER_BYTES];
 
-    print_label("peak");
     for (size_t i = 0; i < sizeof tiers / sizeof tiers[0]; i++) {
-        double bytes = counter(counters, tiers[i].name);
+        double bytes = peak(record, tiers[i].name);
         if (!isnan(bytes)) {
-            printf("%s%s %s", gap, tiers[i].label, bytes_text(bytes, t));
-            gap = ", ";
+            if (!any) {
+                print_label("peak");
+            }
+            printf("%s%s %s", any ? ", " : "", tiers[i].label, bytes_text(bytes, t));
+            any = true;
         }
     }
-    printf("\n");
+    if (any) {
+        printf("\n");
+    }
 }
 
 static void print_share(const char *what, double part, double whole)
 {
-    if (whole > 0) {
+    if (whole > 0 && !isnan(part)) {
         printf(", %.1f %% %s", 100 * part / whole, what);
     }
 }
 
 static void print_traffic(const cJSON *counters)
 {
-    char a[NUMBER_BYTES], b[NUMBER_BYTES];
-    double allocations = counter(counters, "allocations"), launches = counter(counters, "launches");
+    char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES], d[NUMBER_BYTES];
+    double launches = counter(counters, "launches");
 
-    if (!isnan(allocations)) {
-        print_label("allocations");
-        printf("%.0f (%s), %.0f freed (%s)\n", allocations, bytes_text(counter(counters, "allocated_bytes"), a),
-               counter(counters, "frees"), bytes_text(counter(counters, "freed_bytes"), b));
-    }
+    print_label("allocations");
+    printf("%s (%s), %s freed (%s)\n", count_text(counter(counters, "allocations"), a),
+           bytes_text(counter(counters, "allocated_bytes"), b), count_text(counter(counters, "frees"), c),
+           bytes_text(counter(counters, "freed_bytes"), d));
     print_label("moved");
-    printf("in %s in %.0f moves, out %s in %.0f moves", bytes_text(counter(counters, "moved_in_bytes"), a),
-           counter(counters, "moves_in"), bytes_text(counter(counters, "moved_out_bytes"), b),
-           counter(counters, "moves_out"));
+    printf("in %s in %s moves, out %s in %s moves", bytes_text(counter(counters, "moved_in_bytes"), a),
+           count_text(counter(counters, "moves_in"), b), bytes_text(counter(counters, "moved_out_bytes"), c),
+           count_text(counter(counters, "moves_out"), d));
     if (counter(counters, "moves_given_up") > 0) {
-        printf(", %.0f given up at their deadline", counter(counters, "moves_given_up"));
+        printf(", %s given up at their deadline", count_text(counter(counters, "moves_given_up"), a));
+    }
+    if (counter(counters, "moves_failed") > 0) {
+        printf(", %s undone", count_text(counter(counters, "moves_failed"), a));
     }
     printf("\n");
     print_label("hit rate");
-    printf("%.0f launches", launches);
+    printf("%s launches", count_text(launches, a));
     print_share("with everything they name in VRAM", counter(counters, "launches_resident"), launches);
+    print_share("with part of it in host memory", counter(counters, "launches_in_place"), launches);
     print_share("of the bytes named were in VRAM", counter(counters, "working_set_hit_bytes"),
                 counter(counters, "working_set_bytes"));
     printf("\n");
@@ -178,7 +217,10 @@ static void print_stalls(const struct hr_cli_run_record *record, const cJSON *co
 {
     static const struct {
         const char *name, *label;
-    } causes[] = {{"stall_move_in_ns", "moving in"}, {"stall_drain_ns", "draining"}, {"stall_map_ns", "mapping"}};
+    } causes[] = {{"stall_move_in_ns", "moving in"},
+                  {"stall_copy_ns", "copying"},
+                  {"stall_drain_ns", "draining"},
+                  {"stall_map_ns", "mapping"}};
     double total = counter(counters, "stall_ns");
     double run_ns = hr_cli_json_number(record->summary != NULL ? record->summary : record->interval, "t_ns", NAN);
     char t[NUMBER_BYTES];
@@ -192,7 +234,7 @@ static void print_stalls(const struct hr_cli_run_record *record, const cJSON *co
             printf(", %s %s", causes[i].label, time_text(ns, t));
         }
     }
-    printf("; gate closed %.0f times\n", counter(counters, "gate_closes"));
+    printf("; gate closed %s times\n", count_text(counter(counters, "gate_closes"), t));
     if (counter(counters, "ooms") > 0) {
         print_label("out of memory");
         printf("%.0f allocations refused\n", counter(counters, "ooms"));
@@ -324,8 +366,8 @@ void hr_cli_report_print(const char *path, const struct hr_cli_run_record *recor
     print_heading(path, record);
     print_end(record);
     print_gpus(record);
+    print_peaks(record);
     if (counters != NULL) {
-        print_peaks(counters);
         print_traffic(counters);
         print_stalls(record, counters);
     }

@@ -52,10 +52,19 @@ void gpu_init(struct gpu *gpu, int device, const char *ptx, const char *ptx_name
     }
 }
 
-void gpu_arena_init(struct gpu *gpu, size_t bytes)
+static size_t aligned(size_t bytes)
 {
-    check(cuMemAlloc_v2(&gpu->arena, bytes), "cuMemAlloc_v2 (%zu bytes)", bytes);
-    gpu->arena_bytes = bytes;
+    return (bytes + GPU_ALIGN_BYTES - 1) / GPU_ALIGN_BYTES * GPU_ALIGN_BYTES;
+}
+
+void gpu_arena_reserve(struct gpu *gpu, size_t buffer_bytes)
+{
+    gpu->arena_bytes += aligned(buffer_bytes);
+}
+
+void gpu_arena_init(struct gpu *gpu)
+{
+    check(cuMemAlloc_v2(&gpu->arena, gpu->arena_bytes), "cuMemAlloc_v2 (%zu bytes)", gpu->arena_bytes);
 }
 
 void gpu_finish(struct gpu *gpu)
@@ -77,13 +86,12 @@ void gpu_buffer_init(struct gpu *gpu, struct gpu_buffer *buffer, size_t bytes)
         check(cuMemAlloc_v2(&buffer->address, bytes), "cuMemAlloc_v2 (%zu bytes)", bytes);
         return;
     }
-    size_t taken = (bytes + GPU_ALIGN_BYTES - 1) / GPU_ALIGN_BYTES * GPU_ALIGN_BYTES;
-    if (gpu->arena_used_bytes + taken > gpu->arena_bytes) {
+    if (gpu->arena_used_bytes + aligned(bytes) > gpu->arena_bytes) {
         fprintf(stderr, "train_gpt: the arena of %zu bytes is too small\n", gpu->arena_bytes);
         exit(1);
     }
     buffer->address = gpu->arena + gpu->arena_used_bytes;
-    gpu->arena_used_bytes += taken;
+    gpu->arena_used_bytes += aligned(bytes);
 }
 
 void gpu_buffer_finish(struct gpu *gpu, struct gpu_buffer *buffer)

@@ -73,8 +73,10 @@ struct gpu {
 
 /* Device, context, kernels (ptx ends with a 0; ptx_name is for messages), streams. */
 void gpu_init(struct gpu *gpu, int device, const char *ptx, const char *ptx_name, int stream_count);
-/* Makes the arena that later gpu_buffer_init calls divide; without it each buffer is an allocation. */
-void gpu_arena_init(struct gpu *gpu, size_t bytes);
+/* The arena: one allocation with room for every reserved buffer, which later gpu_buffer_init calls divide. Without it each
+ * buffer is an allocation. */
+void gpu_arena_reserve(struct gpu *gpu, size_t buffer_bytes);
+void gpu_arena_init(struct gpu *gpu);
 void gpu_finish(struct gpu *gpu);
 
 #define GPU_ALIGN_BYTES 256 /* of a buffer in the arena, as cuMemAlloc aligns */

@@ -297,7 +297,7 @@ static void pass_init(struct pass *p)
 {
     const struct shape *s = p->s;
     size_t rows = (size_t)shape_tokens(s);
-    p->kept = malloc((size_t)s->layers * LAYER_TENSORS * sizeof *p->kept);
+    p->kept = calloc((size_t)s->layers * LAYER_TENSORS, sizeof *p->kept);
     if (!p->kept) {
         fprintf(stderr, "train_gpt: out of host memory\n");
         exit(1);

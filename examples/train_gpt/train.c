@@ -68,45 +68,39 @@ static struct gpu_buffer *gradient_from_above(struct trainer *t, int layer)
     return layer + 1 < t->shape.layers ? layer_gradient(t, layer + 1, INPUT_GRAD) : &t->shared[TOP_GRAD];
 }
 
-typedef void visit_fn(struct gpu *gpu, struct gpu_buffer *buffer, size_t bytes, size_t *total);
+typedef void visit_fn(struct gpu *gpu, struct gpu_buffer *buffer, size_t bytes);
 
-static void visit_buffers(struct trainer *t, visit_fn *visit, size_t *total)
+static void visit_buffers(struct trainer *t, visit_fn *visit)
 {
     const struct shape *s = &t->shape;
     for (int i = 0; i < parameter_total(s); i++) {
         size_t bytes = (size_t)parameter_at(s, i).count * sizeof(float);
-        visit(t->gpu, &t->weights[i], bytes, total);
-        visit(t->gpu, &t->gradients[i], bytes, total);
-        visit(t->gpu, &t->means[i], bytes, total);
-        visit(t->gpu, &t->squares[i], bytes, total);
+        visit(t->gpu, &t->weights[i], bytes);
+        visit(t->gpu, &t->gradients[i], bytes);
+        visit(t->gpu, &t->means[i], bytes);
+        visit(t->gpu, &t->squares[i], bytes);
     }
     for (int layer = 0; layer < s->layers; layer++)
         for (int k = 0; k < LAYER_TENSORS; k++)
             visit(t->gpu, kept(t, layer, (enum layer_tensor)k),
-                  layer_tensor_count(s, (enum layer_tensor)k) * sizeof(float), total);
+                  layer_tensor_count(s, (enum layer_tensor)k) * sizeof(float));
     for (int k = 0; k < SHARED_TENSORS; k++)
-        visit(t->gpu, &t->shared[k], shared_tensor_count(s, (enum shared_tensor)k) * sizeof(float), total);
+        visit(t->gpu, &t->shared[k], shared_tensor_count(s, (enum shared_tensor)k) * sizeof(float));
     for (int set = 0; set < GRADIENT_SETS; set++)
         for (int k = 0; k < GRADIENT_TENSORS; k++)
             visit(t->gpu, &t->layer_gradients[set][k],
-                  gradient_tensor_count(s, (enum gradient_tensor)k) * sizeof(float), total);
+                  gradient_tensor_count(s, (enum gradient_tensor)k) * sizeof(float));
 }
 
-static void measure(struct gpu *gpu, struct gpu_buffer *buffer, size_t bytes, size_t *total)
+static void measure(struct gpu *gpu, struct gpu_buffer *buffer, size_t bytes)
 {
-    (void)gpu, (void)buffer;
-    *total += (bytes + GPU_ALIGN_BYTES - 1) / GPU_ALIGN_BYTES * GPU_ALIGN_BYTES;
+    (void)buffer;
+    gpu_arena_reserve(gpu, bytes);
 }
 
-static void allocate(struct gpu *gpu, struct gpu_buffer *buffer, size_t bytes, size_t *total)
+static void release(struct gpu *gpu, struct gpu_buffer *buffer, size_t bytes)
 {
-    (void)total;
-    gpu_buffer_init(gpu, buffer, bytes);
-}
-
-static void release(struct gpu *gpu, struct gpu_buffer *buffer, size_t bytes, size_t *total)
-{
-    (void)bytes, (void)total;
+    (void)bytes;
     gpu_buffer_finish(gpu, buffer);
 }
 
@@ -134,7 +128,7 @@ static void set_initial_weights(struct trainer *t, uint64_t seed)
 
 void trainer_init(struct trainer *t, struct gpu *gpu, const struct shape *shape, bool arena, uint64_t seed)
 {
-    size_t parameters = (size_t)parameter_total(shape), bytes = 0;
+    size_t parameters = (size_t)parameter_total(shape);
     *t = (struct trainer){.gpu = gpu, .shape = *shape};
     t->weights = need(calloc(parameters, sizeof *t->weights));
     t->gradients = need(calloc(parameters, sizeof *t->gradients));
@@ -142,17 +136,17 @@ void trainer_init(struct trainer *t, struct gpu *gpu, const struct shape *shape,
     t->squares = need(calloc(parameters, sizeof *t->squares));
     t->layers = need(calloc((size_t)shape->layers * LAYER_TENSORS, sizeof *t->layers));
     if (arena) {
-        visit_buffers(t, measure, &bytes);
-        gpu_arena_init(gpu, bytes);
+        visit_buffers(t, measure);
+        gpu_arena_init(gpu);
     }
-    visit_buffers(t, allocate, &bytes);
+    visit_buffers(t, gpu_buffer_init);
     set_initial_weights(t, seed);
 }
 
 void trainer_finish(struct trainer *t)
 {
     gpu_synchronise(t->gpu);
-    visit_buffers(t, release, NULL);
+    visit_buffers(t, release);
     free(t->weights);
     free(t->gradients);
     free(t->means);

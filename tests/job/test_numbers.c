@@ -18,8 +18,8 @@ static void expect_hash(const char *text, size_t repeats, size_t piece, const ch
     char hex[65];
     size_t length = strlen(text), total = length * repeats;
     char *all = malloc(total + 1);
-    for (size_t i = 0; i < repeats; i++)
-        memcpy(all + i * length, text, length);
+    for (size_t i = 0; i < total; i++)
+        all[i] = text[i % length];
     sha256_init(&s);
     for (size_t at = 0; at < total; at += piece)
         sha256_update(&s, all + at, total - at < piece ? total - at : piece);
@@ -146,8 +146,12 @@ Test(model, initial_weights_depend_on_the_seed_only)
     parameter_initialise(&small, TOKEN_TABLE, 1, a);
     parameter_initialise(&small, TOKEN_TABLE, 1, b);
     parameter_initialise(&small, TOKEN_TABLE, 2, c);
-    cr_expect_eq(memcmp(a, b, sizeof a), 0);
-    cr_expect_neq(memcmp(a, c, sizeof a), 0);
+    int same = 0;
+    for (int i = 0; i < 42; i++) {
+        cr_expect(a[i] == b[i]);
+        same += a[i] == c[i];
+    }
+    cr_expect(same < 5, "%d of 42 equal for another seed", same);
 }
 
 Test(text, targets_are_the_text_one_character_later)

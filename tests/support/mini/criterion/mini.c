@@ -134,33 +134,35 @@ static const struct mini_options *suite_options(const char *name)
     return &none;
 }
 
+/* Runs the test's body after `before`, or only `before` where test is NULL. Returns 0, or what an assertion ended it with. */
+static int run_guarded(void (*before)(void), const struct mini_test *test, void *param)
+{
+    int status = setjmp(abort_point);
+
+    if (status != 0) {
+        return status;
+    }
+    if (before != NULL) {
+        before();
+    }
+    if (test != NULL && test->param_body != NULL) {
+        test->param_body(param);
+    } else if (test != NULL) {
+        test->body();
+    }
+    return 0;
+}
+
 static _Noreturn void run_child(const struct mini_test *test, void *param)
 {
     const struct mini_options *suite = suite_options(test->suite);
-    void (*init)(void) = test->options.init ? test->options.init : suite->init;
-    void (*fini)(void) = test->options.fini ? test->options.fini : suite->fini;
-    volatile int status = 0;
 
     test_tid = gettid();
     if (test->options.signal != 0) {
         signal(test->options.signal, SIG_DFL); /* a sanitizer's handler would turn it into an exit */
     }
-    int jumped = setjmp(abort_point);
-    if (jumped == 0) {
-        if (init != NULL) {
-            init();
-        }
-        if (test->param_body != NULL) {
-            test->param_body(param);
-        } else {
-            test->body();
-        }
-    } else {
-        status = jumped;
-    }
-    if (fini != NULL && setjmp(abort_point) == 0) {
-        fini();
-    }
+    int status = run_guarded(test->options.init != NULL ? test->options.init : suite->init, test, param);
+    (void)run_guarded(test->options.fini != NULL ? test->options.fini : suite->fini, NULL, NULL);
     if (status == 0 && atomic_load(&failed)) {
         status = STATUS_FAILED;
     }

@@ -1,0 +1,415 @@
+/*
+ * Streams as in-order queues, and what may start when.
+ *
+ * Only the head of a stream is ever started. sg_pump visits the streams that hold work and starts heads whose conditions
+ * hold; every completion and submission pumps. Ready heads of different streams start in an order that the seed decides.
+ * A thread that waits lends a hand with kernels, so that a short one is done without any thread switch.
+ */
+#include "simgpu/sim.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SPINS 1500
+
+struct sg_mark *sg_mark_ref(struct sg_mark *mark)
+{
+    mark->refs++;
+    return mark;
+}
+
+void sg_mark_unref(struct sg_mark *mark)
+{
+    if (mark && !--mark->refs)
+        free(mark);
+}
+
+struct sg_op *sg_op_new(enum sg_op_kind kind)
+{
+    struct sg_op *op = calloc(1, sizeof *op);
+    if (op)
+        op->kind = kind;
+    return op;
+}
+
+static void op_free(struct sg_op *op)
+{
+    switch (op->kind) {
+    case SG_OP_COPY: free(op->copy.staging); break;
+    case SG_OP_RECORD:
+    case SG_OP_WAIT: sg_mark_unref(op->mark); break;
+    case SG_OP_KERNEL:
+        op->kernel.function->in_flight--;
+        free(op->kernel.params);
+        free(op->kernel.words);
+        break;
+    default: break;
+    }
+    free(op);
+}
+
+static void stream_reap(struct sg_stream *s)
+{
+    if (!s->dead || s->head || s->waiters)
+        return;
+    if (s->context)
+        DL_DELETE(s->context->streams, s);
+    free(s);
+}
+
+void sg_stream_retire(struct sg_stream *s)
+{
+    if (!s->dead)
+        sg_object_remove(&s->object);
+    s->dead = true;
+    if (s->context && !s->head && (s->waiters || !s->context->active)) {
+        DL_DELETE(s->context->streams, s); /* the context goes; whoever still waits frees the stream */
+        s->context = NULL;
+    }
+    stream_reap(s);
+}
+
+void sg_complete(struct sg_op *op)
+{
+    struct sg_stream *s = op->stream;
+    s->head = op->next;
+    if (!s->head) {
+        s->tail = NULL;
+        DL_DELETE2(sg.busy_streams, s, busy_prev, busy_next);
+    }
+    op_free(op);
+    atomic_fetch_add_explicit(&s->completed, 1, memory_order_release);
+    stream_reap(s);
+    atomic_fetch_add_explicit(&sg.done_count, 1, memory_order_release);
+    if (sg.waiting)
+        pthread_cond_broadcast(&sg.done_cv);
+}
+
+/* ---- starting ---- */
+
+/* The legacy stream runs after everything submitted before it to blocking streams, and before everything after it. */
+static bool legacy_rule_allows(const struct sg_op *op)
+{
+    const struct sg_stream *s = op->stream;
+    const struct sg_context *c = s->context;
+    if (s->type != SG_STREAM_LEGACY) {
+        const struct sg_op *head = c->legacy->head;
+        return (s->flags & CU_STREAM_NON_BLOCKING) || !head || head->seq > op->seq;
+    }
+    const struct sg_stream *other;
+    DL_FOREACH(c->streams, other)
+    if (other != s && !(other->flags & CU_STREAM_NON_BLOCKING) && other->head && other->head->seq < op->seq)
+        return false;
+    return true;
+}
+
+static void start_kernel(struct sg_op *op)
+{
+    struct sg_device *d = &sg.devices[op->stream->context->device];
+    struct sg_kernel *k = &op->kernel;
+    double room = 1.0 - d->share;
+    unsigned fit = (unsigned)(room * k->resident_blocks);
+    uint64_t blocks = (uint64_t)k->grid[0] * k->grid[1] * k->grid[2];
+    unsigned want = blocks < k->resident_blocks ? (unsigned)blocks : k->resident_blocks;
+    if (want > fit)
+        want = fit ? fit : 1;
+    k->share = (double)want / k->resident_blocks;
+    k->resident_blocks = want;
+    d->share += k->share;
+    op->state = SG_OP_RUNNING;
+    DL_APPEND2(d->grids, op, run_prev, run_next);
+    sg_workers_notify();
+}
+
+static void start_copy(struct sg_op *op)
+{
+    if (op->inline_run) {
+        op->state = SG_OP_READY;
+        atomic_fetch_add_explicit(&sg.done_count, 1, memory_order_release);
+        if (sg.waiting)
+            pthread_cond_broadcast(&sg.done_cv);
+        return;
+    }
+    struct sg_device *d = &sg.devices[op->stream->context->device];
+    op->state = SG_OP_RUNNING;
+    DL_APPEND2(d->engine[op->engine], op, run_prev, run_next);
+    sg_copiers_notify();
+}
+
+static void start_host(struct sg_op *op)
+{
+    struct sg_device *d = &sg.devices[op->stream->context->device];
+    op->state = SG_OP_RUNNING;
+    DL_APPEND2(d->host_ops, op, run_prev, run_next);
+    sg_host_notify(d);
+}
+
+/* What becomes of an operation of a context that has failed. */
+static void drop(struct sg_op *op)
+{
+    if (op->kind == SG_OP_RECORD) {
+        op->mark->done = true;
+        op->mark->time_ns = sg_now_ns();
+    }
+    if (op->kind == SG_OP_HOST && op->host.callback) {
+        op->host.status = op->stream->context->sticky; /* callbacks hear of errors, host functions do not run */
+        start_host(op);
+        return;
+    }
+    sg_complete(op);
+}
+
+/* Starts the stream's head if it may start. True if something changed. */
+static bool try_head(struct sg_stream *s)
+{
+    struct sg_op *op = s->head;
+    if (!op || op->state != SG_OP_QUEUED)
+        return false;
+    if (s->context->sticky) {
+        drop(op);
+        return true;
+    }
+    if (!legacy_rule_allows(op))
+        return false;
+    switch (op->kind) {
+    case SG_OP_RECORD:
+        op->mark->done = true;
+        op->mark->time_ns = sg_now_ns();
+        sg_complete(op);
+        return true;
+    case SG_OP_WAIT:
+        if (!op->mark->done)
+            return false;
+        sg_complete(op);
+        return true;
+    case SG_OP_KERNEL:
+        if (sg.devices[s->context->device].share > 0.999)
+            return false;
+        start_kernel(op);
+        return true;
+    case SG_OP_HOST: start_host(op); return true;
+    default: start_copy(op); return true;
+    }
+}
+
+static bool pump_pass(bool urgent)
+{
+    bool changed = false;
+    struct sg_stream *s, *next;
+    for (s = sg.busy_streams; s; s = next) {
+        next = s->busy_next; /* completing a head may take s off the list, but never another stream */
+        if ((s->priority < 0) == urgent)
+            while (try_head(s)) {
+                changed = true;
+                if (!sg.busy_streams || (next ? next->busy_prev != s : sg.busy_streams->busy_prev != s))
+                    break; /* s has left the list */
+            }
+    }
+    return changed;
+}
+
+void sg_pump(void)
+{
+    if (sg.busy_streams && sg.busy_streams->busy_next && (sg_random() & 1)) {
+        struct sg_stream *first = sg.busy_streams;
+        DL_DELETE2(sg.busy_streams, first, busy_prev, busy_next);
+        DL_APPEND2(sg.busy_streams, first, busy_prev, busy_next);
+    }
+    bool changed;
+    do {
+        changed = pump_pass(true);
+        changed |= pump_pass(false);
+    } while (changed);
+}
+
+uint64_t sg_submit(struct sg_stream *s, struct sg_op *op)
+{
+    op->stream = s;
+    op->seq = ++sg.next_seq;
+    op->ticket = ++s->submitted;
+    uint64_t ticket = op->ticket;
+    if (s->tail)
+        s->tail->next = op;
+    else
+        DL_APPEND2(sg.busy_streams, s, busy_prev, busy_next);
+    if (!s->head)
+        s->head = op;
+    s->tail = op;
+    if (s->head == op)
+        sg_pump();
+    return ticket;
+}
+
+/* ---- waiting ---- */
+
+struct wait {
+    struct sg_stream *stream;
+    uint64_t ticket;
+    const void *context; /* compared only */
+    int device;
+    uint64_t seq;
+    struct sg_mark *mark;
+};
+
+static bool is_over(const struct wait *w)
+{
+    if (w->stream)
+        return atomic_load_explicit(&w->stream->completed, memory_order_acquire) >= w->ticket;
+    if (w->mark)
+        return w->mark->done;
+    struct sg_stream *s;
+    for (s = sg.busy_streams; s; s = s->busy_next)
+        if ((w->context ? s->context == w->context : s->context->device == w->device) && s->head->seq <= w->seq)
+            return false;
+    return true;
+}
+
+static bool run_own_copy(const struct wait *w)
+{
+    struct sg_op *op = w->stream ? w->stream->head : NULL;
+    if (!op || op->ticket != w->ticket || op->state != SG_OP_READY)
+        return false;
+    op->state = SG_OP_RUNNING;
+    if (w->stream->context->sticky)
+        sg_complete(op);
+    else
+        sg_copy_op_run(op);
+    sg_pump();
+    return true;
+}
+
+static void wait_for(const struct wait *w)
+{
+    unsigned idle = 0;
+    while (!is_over(w)) {
+        if (run_own_copy(w) || sg_work_once()) {
+            idle = 0;
+            continue;
+        }
+        if (idle++ < 2) {
+            uint64_t seen = atomic_load(&sg.done_count);
+            pthread_mutex_unlock(&sg.lock);
+            for (int i = 0; i < SPINS && atomic_load_explicit(&sg.done_count, memory_order_relaxed) == seen; i++)
+                sg_relax();
+            pthread_mutex_lock(&sg.lock);
+            continue;
+        }
+        sg.waiting++;
+        pthread_cond_wait(&sg.done_cv, &sg.lock);
+        sg.waiting--;
+    }
+}
+
+void sg_wait_ticket(struct sg_stream *stream, uint64_t ticket)
+{
+    stream->waiters++;
+    wait_for(&(struct wait){.stream = stream, .ticket = ticket});
+    stream->waiters--;
+    stream_reap(stream);
+}
+
+void sg_wait_context(struct sg_context *context)
+{
+    wait_for(&(struct wait){.context = context, .seq = sg.next_seq});
+}
+
+void sg_wait_device(int device)
+{
+    wait_for(&(struct wait){.device = device, .seq = sg.next_seq});
+}
+
+void sg_wait_mark(struct sg_mark *mark)
+{
+    sg_mark_ref(mark);
+    wait_for(&(struct wait){.mark = mark});
+    sg_mark_unref(mark);
+}
+
+static CUresult wait_and_tell(struct sg_stream *stream, uint64_t context, uint64_t ticket)
+{
+    sg_wait_ticket(stream, ticket);
+    struct sg_context *c = sg_object_find(context, SG_CONTEXT);
+    return c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult sg_submit_and_wait(struct sg_stream *stream, struct sg_op *op)
+{
+    op->inline_run = true;
+    uint64_t context = stream->context->object.id;
+    return wait_and_tell(stream, context, sg_submit(stream, op));
+}
+
+CUresult sg_submit_async(struct sg_stream *stream, struct sg_op *op)
+{
+    uint64_t context = stream->context->object.id;
+    uint64_t ticket = sg_submit(stream, op);
+    return sg.config.sync ? wait_and_tell(stream, context, ticket) : CUDA_SUCCESS;
+}
+
+/* ---- errors ---- */
+
+void sg_context_fail(struct sg_context *c, CUresult error, const char *line)
+{
+    if (c->sticky)
+        return; /* the first one counts */
+    c->sticky = error;
+    sg_log(SG_LOG_ERROR, "%s", line);
+    struct sg_op *op;
+    DL_FOREACH2(sg.devices[c->device].grids, op, run_next)
+    if (op->stream->context == c && op->kernel.run)
+        ptx_grid_abort(op->kernel.run);
+    sg_report_write();
+}
+
+/* ---- memory in flight ---- */
+
+static bool overlaps(uint64_t va, uint64_t bytes, uint64_t at, size_t pitch, size_t width, size_t height)
+{
+    uint64_t extent = height ? (height - 1) * pitch + width : 0;
+    return at < va + bytes && va < at + extent;
+}
+
+static bool op_names(const struct sg_op *op, uint64_t va, uint64_t bytes, unsigned mask)
+{
+    if (op->kind == SG_OP_KERNEL) {
+        if (!(mask >> op->stream->context->device & 1))
+            return false;
+        for (size_t i = 0; i < op->kernel.word_count; i++)
+            if (op->kernel.words[i] - va < bytes)
+                return true;
+        return false;
+    }
+    if (op->kind == SG_OP_FILL)
+        return (mask >> op->fill.device & 1) &&
+               overlaps(va, bytes, op->fill.dst, op->fill.pitch, op->fill.width_bytes, op->fill.height);
+    if (op->kind != SG_OP_COPY)
+        return false;
+    const struct sg_copy *c = &op->copy;
+    bool dst = c->dst_device == SG_ON_HOST ? mask == ~0u : mask >> c->dst_device & 1;
+    bool src = c->staging ? false : c->src_device == SG_ON_HOST ? mask == ~0u : mask >> c->src_device & 1;
+    return (dst && overlaps(va, bytes, c->dst, c->dst_pitch, c->width_bytes, c->height)) ||
+           (src && overlaps(va, bytes, c->src, c->src_pitch, c->width_bytes, c->height));
+}
+
+bool sg_in_flight(uint64_t va, uint64_t bytes, unsigned mask, char *text, size_t text_bytes)
+{
+    if (!mask)
+        return false;
+    struct sg_stream *s;
+    for (s = sg.busy_streams; s; s = s->busy_next) {
+        for (struct sg_op *op = s->head; op; op = op->next) {
+            if (!op_names(op, va, bytes, mask))
+                continue;
+            const char *what = op->kind == SG_OP_KERNEL ? op->kernel.function->info->name
+                               : op->kind == SG_OP_COPY ? "a copy"
+                                                        : "a memset";
+            snprintf(text, text_bytes, "used by %s%s, which is %s on device %d",
+                     op->kind == SG_OP_KERNEL ? "kernel " : "", what, op->state == SG_OP_RUNNING ? "running" : "queued",
+                     s->context->device);
+            return true;
+        }
+    }
+    return false;
+}

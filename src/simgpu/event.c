@@ -1,0 +1,190 @@
+/* Events. Each recording is a mark of its own, so that a wait keeps the recording it saw when the event is recorded anew. */
+#include "simgpu/sim.h"
+
+#include <stdlib.h>
+
+CUresult cuEventCreate(CUevent *event, unsigned int flags)
+{
+    struct sg_context *context;
+    CUresult r = sg_enter_context("cuEventCreate", &context);
+    if (r)
+        return r;
+    unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    if (!event || (flags & ~known))
+        return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    if (flags & CU_EVENT_INTERPROCESS)
+        return sg_leave(flags & CU_EVENT_DISABLE_TIMING ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE);
+    struct sg_event *e = calloc(1, sizeof *e);
+    if (!e)
+        return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    e->context = context;
+    e->flags = flags;
+    sg_object_add(&e->object, SG_EVENT);
+    DL_APPEND(context->events, e);
+    *event = SG_HANDLE(CUevent, e);
+    return sg_leave(CUDA_SUCCESS);
+}
+
+static CUresult destroy(CUevent handle)
+{
+    struct sg_context *context;
+    CUresult r = sg_enter_context("cuEventDestroy", &context);
+    if (r)
+        return r;
+    struct sg_event *e = SG_FIND(handle, SG_EVENT);
+    if (!e)
+        return sg_leave(CUDA_ERROR_INVALID_HANDLE);
+    DL_DELETE(e->context->events, e);
+    sg_object_remove(&e->object);
+    sg_mark_unref(e->mark); /* work that waits for it keeps its mark */
+    free(e);
+    return sg_leave(CUDA_SUCCESS);
+}
+
+CUresult cuEventDestroy(CUevent event)
+{
+    return destroy(event);
+}
+
+CUresult cuEventDestroy_v2(CUevent event)
+{
+    return destroy(event);
+}
+
+static CUresult record(CUevent handle, CUstream stream, unsigned flags, bool per_thread)
+{
+    struct sg_stream *s;
+    CUresult r = sg_enter_stream("cuEventRecord", stream, per_thread, &s);
+    if (r)
+        return r;
+    struct sg_event *e = SG_FIND(handle, SG_EVENT);
+    if (!e || e->context != s->context)
+        return sg_leave(CUDA_ERROR_INVALID_HANDLE);
+    if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+        return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    struct sg_mark *mark = calloc(1, sizeof *mark);
+    struct sg_op *op = sg_op_new(SG_OP_RECORD);
+    if (!mark || !op) {
+        free(mark);
+        free(op);
+        return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    mark->context = e->context;
+    sg_mark_unref(e->mark);
+    e->mark = sg_mark_ref(mark);
+    op->mark = sg_mark_ref(mark);
+    return sg_leave(sg_submit_async(s, op));
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+    return record(event, stream, 0, false);
+}
+
+CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
+{
+    return record(event, stream, 0, true);
+}
+
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
+{
+    return record(event, stream, flags, false);
+}
+
+CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags)
+{
+    return record(event, stream, flags, true);
+}
+
+static CUresult wait_event(CUstream stream, CUevent handle, unsigned flags, bool per_thread)
+{
+    struct sg_stream *s;
+    CUresult r = sg_enter_stream("cuStreamWaitEvent", stream, per_thread, &s);
+    if (r)
+        return r;
+    struct sg_event *e = SG_FIND(handle, SG_EVENT);
+    if (!e)
+        return sg_leave(CUDA_ERROR_INVALID_HANDLE);
+    if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+        return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    if (!e->mark || e->mark->done)
+        return sg_leave(CUDA_SUCCESS); /* never recorded, or over: nothing to wait for */
+    struct sg_op *op = sg_op_new(SG_OP_WAIT);
+    if (!op)
+        return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    op->mark = sg_mark_ref(e->mark);
+    return sg_leave(sg_submit_async(s, op));
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
+{
+    return wait_event(stream, event, flags, false);
+}
+
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)
+{
+    return wait_event(stream, event, flags, true);
+}
+
+static CUresult enter_event(const char *function, CUevent handle, struct sg_event **event_out)
+{
+    CUresult r = sg_enter(function);
+    if (r)
+        return r;
+    struct sg_event *e = SG_FIND(handle, SG_EVENT);
+    if (!e)
+        return sg_leave(CUDA_ERROR_INVALID_HANDLE);
+    if (e->context->sticky)
+        return sg_leave(e->context->sticky);
+    *event_out = e;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventQuery(CUevent event)
+{
+    struct sg_event *e;
+    CUresult r = enter_event("cuEventQuery", event, &e);
+    if (r)
+        return r;
+    return sg_leave(!e->mark || e->mark->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+    struct sg_event *e;
+    CUresult r = enter_event("cuEventSynchronize", event, &e);
+    if (r)
+        return r;
+    uint64_t context = e->context->object.id;
+    if (e->mark && !e->mark->done)
+        sg_wait_mark(e->mark);
+    struct sg_context *c = sg_object_find(context, SG_CONTEXT);
+    return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
+static CUresult elapsed(float *milliseconds, CUevent start, CUevent end)
+{
+    struct sg_event *a;
+    CUresult r = enter_event("cuEventElapsedTime", start, &a);
+    if (r)
+        return r;
+    struct sg_event *b = SG_FIND(end, SG_EVENT);
+    if (!b || a->context != b->context || !a->mark || !b->mark || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING))
+        return sg_leave(CUDA_ERROR_INVALID_HANDLE);
+    if (!milliseconds)
+        return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    if (!a->mark->done || !b->mark->done)
+        return sg_leave(CUDA_ERROR_NOT_READY);
+    *milliseconds = (float)((double)(int64_t)(b->mark->time_ns - a->mark->time_ns) * 1e-6);
+    return sg_leave(CUDA_SUCCESS);
+}
+
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
+{
+    return elapsed(milliseconds, start, end);
+}
+
+CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
+{
+    return elapsed(milliseconds, start, end);
+}

@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Generate what simgpu takes from cuda.h: gen_api.py CUDA_H OUT.c SOURCE.c...
+
+Functions that no SOURCE defines (a line that starts with 'CUresult NAME(') get a body that returns
+CUDA_ERROR_NOT_SUPPORTED and says so once. The table of all exports and the table of error names follow.
+"""
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "hooks"))
+import cuda_h  # noqa: E402
+
+
+def error_names(header):
+    text = subprocess.run(["cc", "-E", "-P", "-x", "c", header], check=True, capture_output=True, text=True).stdout
+    body = re.search(r"enum cudaError_enum\s*\{(.*?)\}", text, re.S).group(1)
+    return re.findall(r"\b(CUDA_[A-Z0-9_]+)\s*=", body)
+
+
+def main():
+    header, out, sources = sys.argv[1], sys.argv[2], sys.argv[3:]
+    implemented = set()
+    for path in sources:
+        with open(path, encoding="utf-8") as f:
+            implemented.update(re.findall(r"^CUresult (cu\w+)\(", f.read(), re.M))
+    functions = cuda_h.functions(header)
+    unknown = implemented - {f.name for f in functions}
+    if unknown:
+        sys.exit("not in cuda.h: " + ", ".join(sorted(unknown)))
+    lines = ['#include "simgpu/sim.h"', "", '#pragma GCC diagnostic ignored "-Wunused-parameter"', ""]
+    for f in functions:
+        if f.name not in implemented:
+            lines.append(f"CUresult {f.name}({f.params}) {{\n    return sg_unsupported(\"{f.name}\");\n}}")
+    lines.append("\nconst struct sg_symbol sg_symbols[] = {")
+    for f in sorted(functions):
+        flag = "true" if f.name in implemented else "false"
+        lines.append(f'    {{"{f.name}", (void *)&{f.name}, {flag}}},')
+    lines += ["};", "const size_t sg_symbol_count = sizeof sg_symbols / sizeof sg_symbols[0];",
+              "\nconst struct sg_error_name sg_error_names[] = {"]
+    for name in error_names(header):
+        text = "no error" if name == "CUDA_SUCCESS" else name.replace("CUDA_ERROR_", "").lower().replace("_", " ")
+        lines.append(f'    {{{name}, "{name}", "{text}"}},')
+    lines += ["};", "const size_t sg_error_name_count = sizeof sg_error_names / sizeof sg_error_names[0];", ""]
+    with open(out, "w", encoding="utf-8") as f:
+        f.write("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+/* Kernel launches: every limit is checked here, and what the parameters name is noted for the in-flight report. */
+#include "simgpu/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct launch {
+    CUfunction function;
+    unsigned grid[3], block[3], shared_bytes;
+    CUstream stream;
+    void **params, **extra;
+    bool cooperative;
+};
+
+static CUresult check_shape(const struct launch *l, const struct sg_function *f)
+{
+    static const unsigned max_grid[3] = {2147483647, 65535, 65535}, max_block[3] = {1024, 1024, 64};
+    uint64_t threads = 1;
+    for (int i = 0; i < 3; i++) {
+        if (!l->grid[i] || !l->block[i] || l->grid[i] > max_grid[i] || l->block[i] > max_block[i])
+            return CUDA_ERROR_INVALID_VALUE;
+        threads *= l->block[i];
+        if (f->info->required_threads[0] && l->block[i] != f->info->required_threads[i])
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (threads > 1024)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (threads > f->info->max_threads)
+        return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    if (l->shared_bytes > (unsigned)(f->dynamic_shared_max > 0 ? f->dynamic_shared_max : 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!sg_occupancy(f, (unsigned)threads, l->shared_bytes))
+        return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pack_from_extra(void **extra, const struct ptx_function_info *info, uint8_t *packed)
+{
+    const void *buffer = NULL;
+    const size_t *bytes = NULL;
+    for (size_t i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+        if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            buffer = extra[i + 1];
+        else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            bytes = extra[i + 1];
+        else
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (info->params_bytes == 0)
+        return CUDA_SUCCESS;
+    uint32_t needed = 0; /* a buffer may leave out what pads its end */
+    for (uint32_t i = 0; i < info->param_count; i++)
+        needed = info->params[i].offset_bytes + info->params[i].size_bytes;
+    if (!buffer || !bytes || *bytes < needed)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(packed, buffer, *bytes < info->params_bytes ? *bytes : info->params_bytes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult pack(const struct launch *l, const struct ptx_function_info *info, uint8_t *packed)
+{
+    if (l->params && l->extra)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (l->extra)
+        return pack_from_extra(l->extra, info, packed);
+    if (info->param_count && !l->params)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (uint32_t i = 0; i < info->param_count; i++) {
+        if (!l->params[i])
+            return CUDA_ERROR_INVALID_VALUE;
+        memcpy(packed + info->params[i].offset_bytes, l->params[i], info->params[i].size_bytes);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* The 8-byte-aligned words of the parameters that name memory now. */
+static CUresult collect_words(struct sg_kernel *k, uint32_t bytes)
+{
+    size_t count = bytes / 8;
+    if (!count)
+        return CUDA_SUCCESS;
+    k->words = malloc(count * sizeof *k->words);
+    if (!k->words)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t word;
+        memcpy(&word, (const uint8_t *)k->params + i * 8, 8);
+        if (word >= SG_PAGE_BYTES && !(word >> SG_VA_BITS) &&
+            (sg_region_at(word) || sg_host_at(word) || sg_reservation_at(word)))
+            k->words[k->word_count++] = word;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult prepare(const struct launch *l, struct sg_function *f, struct sg_op *op)
+{
+    struct sg_kernel *k = &op->kernel;
+    uint32_t bytes = f->info->params_bytes;
+    memcpy(k->grid, l->grid, sizeof k->grid);
+    memcpy(k->block, l->block, sizeof k->block);
+    k->function = f;
+    k->shared_bytes = l->shared_bytes;
+    uint64_t most = (uint64_t)sg_occupancy(f, l->block[0] * l->block[1] * l->block[2], l->shared_bytes) *
+                    (unsigned)sg.config.model->sm_count;
+    k->resident_blocks = (unsigned)most;
+    if (l->cooperative && (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] > most)
+        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    k->params = calloc(1, bytes + 8);
+    if (!k->params)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = pack(l, f->info, k->params);
+    return r ? r : collect_words(k, (bytes + 7) & ~7u);
+}
+
+static CUresult launch(const char *api, const struct launch *l, bool per_thread)
+{
+    struct sg_stream *s;
+    CUresult r = sg_enter_stream(api, l->stream, per_thread, &s);
+    if (r)
+        return r;
+    struct sg_function *f = SG_FIND(l->function, SG_FUNCTION);
+    if (!f || f->module->context != s->context)
+        return sg_leave(CUDA_ERROR_INVALID_HANDLE);
+    r = check_shape(l, f);
+    if (r)
+        return sg_leave(r);
+    struct sg_op *op = sg_op_new(SG_OP_KERNEL);
+    if (!op)
+        return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    r = prepare(l, f, op);
+    if (r) {
+        free(op->kernel.params);
+        free(op->kernel.words);
+        free(op);
+        return sg_leave(r);
+    }
+    f->in_flight++;
+    return sg_leave(sg_submit_async(s, op));
+}
+
+CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                        unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params,
+                        void **extra)
+{
+    return launch("cuLaunchKernel",
+                  &(struct launch){f, {gx, gy, gz}, {bx, by, bz}, shared, stream, params, extra, false}, false);
+}
+
+CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                             unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params,
+                             void **extra)
+{
+    return launch("cuLaunchKernel",
+                  &(struct launch){f, {gx, gy, gz}, {bx, by, bz}, shared, stream, params, extra, false}, true);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                                   unsigned int by, unsigned int bz, unsigned int shared, CUstream stream,
+                                   void **params)
+{
+    return launch("cuLaunchCooperativeKernel",
+                  &(struct launch){f, {gx, gy, gz}, {bx, by, bz}, shared, stream, params, NULL, true}, false);
+}
+
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
+                                        unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
+                                        CUstream stream, void **params)
+{
+    return launch("cuLaunchCooperativeKernel",
+                  &(struct launch){f, {gx, gy, gz}, {bx, by, bz}, shared, stream, params, NULL, true}, true);
+}
+
+static CUresult launch_ex(const CUlaunchConfig *c, CUfunction f, void **params, void **extra, bool per_thread)
+{
+    CUresult r = sg_enter_unlocked("cuLaunchKernelEx");
+    if (r)
+        return r;
+    if (!c || (c->numAttrs && !c->attrs))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct launch l = {f,
+                       {c->gridDimX, c->gridDimY, c->gridDimZ},
+                       {c->blockDimX, c->blockDimY, c->blockDimZ},
+                       c->sharedMemBytes,
+                       c->hStream,
+                       params,
+                       extra,
+                       false};
+    for (unsigned i = 0; i < c->numAttrs; i++) {
+        const CUlaunchAttribute *a = &c->attrs[i];
+        switch ((int)a->id) {
+        case CU_LAUNCH_ATTRIBUTE_IGNORE:
+        case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+        case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: break; /* hints */
+        case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: l.cooperative = a->value.cooperative != 0; break;
+        default: return sg_unsupported("cuLaunchKernelEx with this attribute");
+        }
+    }
+    return launch("cuLaunchKernelEx", &l, per_thread);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+{
+    return launch_ex(config, f, params, extra, false);
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+{
+    return launch_ex(config, f, params, extra, true);
+}

@@ -1,0 +1,92 @@
+/* SIMGPU_REPORT: what the machine did, as JSON. Written at exit, and when a context fails (exit rewrites it). */
+#include "simgpu/sim.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SCHEMA_VERSION 1
+
+static bool expand(const char *pattern, char *path, size_t bytes)
+{
+    size_t n = 0;
+    for (const char *p = pattern; *p; p++) {
+        int used = p[0] == '%' && p[1] == 'p' ? snprintf(path + n, bytes - n, "%" PRIu64, sg.pid)
+                                              : snprintf(path + n, bytes - n, "%c", *p);
+        if (used < 0 || n + (size_t)used >= bytes)
+            return false;
+        n += (size_t)used;
+        p += p[0] == '%' && p[1] == 'p';
+    }
+    return n > 0;
+}
+
+static void put_tiers(FILE *f, const char *name, const uint64_t *bytes)
+{
+    fprintf(f, "      \"%s\": {\"vram\": %" PRIu64 ", \"peer\": %" PRIu64 ", \"host\": %" PRIu64 "},\n", name,
+            bytes[SG_TIER_VRAM], bytes[SG_TIER_PEER], bytes[SG_TIER_HOST]);
+}
+
+static void put_device(FILE *f, const struct sg_device *d, bool last)
+{
+    fprintf(f, "    {\n      \"index\": %d,\n      \"name\": \"%s\",\n", d->index, sg.config.model->name);
+    fprintf(f, "      \"vram_bytes\": %" PRIu64 ",\n      \"peak_vram_bytes\": %" PRIu64 ",\n", sg.config.vram_bytes,
+            d->peak_bytes);
+    fprintf(f, "      \"vram_in_use_bytes\": %" PRIu64 ",\n      \"kernels\": %" PRIu64 ",\n", d->used_bytes,
+            d->kernels);
+    put_tiers(f, "kernel_read_bytes", d->read);
+    put_tiers(f, "kernel_write_bytes", d->written);
+    fprintf(f, "      \"warp_instructions\": %" PRIu64 ",\n      \"flops\": %" PRIu64 ",\n", d->warp_instructions,
+            d->flops);
+    fprintf(f,
+            "      \"copied_bytes\": {\"h2d\": %" PRIu64 ", \"d2h\": %" PRIu64 ", \"d2d\": %" PRIu64
+            ", \"p2p\": %" PRIu64 ", \"h2h\": %" PRIu64 "},\n",
+            d->copied[SG_H2D], d->copied[SG_D2H], d->copied[SG_D2D], d->copied[SG_P2P], d->copied[SG_H2H]);
+    fprintf(f, "      \"unmapped_in_flight\": %" PRIu64 ",\n      \"freed_in_flight\": %" PRIu64 ",\n",
+            d->unmapped_in_flight, d->freed_in_flight);
+    fprintf(f, "      \"maps\": %" PRIu64 ",\n      \"unmaps\": %" PRIu64 ",\n      \"set_accesses\": %" PRIu64 "\n",
+            d->maps, d->unmaps, d->set_accesses);
+    fprintf(f, "    }%s\n", last ? "" : ",");
+}
+
+void sg_report_write(void)
+{
+    char path[4200], part[4224];
+    if (!sg.config.report[0] || !expand(sg.config.report, path, sizeof path))
+        return;
+    snprintf(part, sizeof part, "%s.part", path); /* renamed when complete: readers never see half a report */
+    FILE *f = fopen(part, "we");
+    if (!f) {
+        sg_log(SG_LOG_ERROR, "SIMGPU_REPORT: cannot write %s: %s", part, strerror(errno));
+        return;
+    }
+    fprintf(f, "{\n  \"schema\": %d,\n  \"pid\": %" PRIu64 ",\n  \"model\": \"%s\",\n  \"seed\": %" PRIu64 ",\n",
+            SCHEMA_VERSION, sg.pid, sg.config.model->key, sg.config.seed);
+    fprintf(f,
+            "  \"host_limit_bytes\": %" PRIu64 ",\n  \"peak_host_bytes\": %" PRIu64
+            ",\n  \"host_in_use_bytes\": %" PRIu64 ",\n  \"gpus\": [\n",
+            sg.config.host_bytes, sg.host_peak_bytes, sg.host_used_bytes);
+    for (int i = 0; i < sg.device_count; i++)
+        put_device(f, &sg.devices[i], i == sg.device_count - 1);
+    fprintf(f, "  ]\n}\n");
+    bool ok = !ferror(f);
+    if (fclose(f) || !ok || rename(part, path))
+        sg_log(SG_LOG_ERROR, "SIMGPU_REPORT: cannot write %s: %s", path, strerror(errno));
+}
+
+/* Other threads may still run kernels; nothing is torn down. The deadline is for a process that ends in the middle of a call. */
+__attribute__((destructor)) static void at_exit(void)
+{
+    if (!atomic_load(&sg.ready) || atomic_load(&sg.forked))
+        return;
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += 1;
+    if (pthread_mutex_timedlock(&sg.lock, &deadline))
+        return;
+    sg_report_write();
+    pthread_mutex_unlock(&sg.lock);
+}

@@ -1,0 +1,546 @@
+/*
+ * simgpu's driver, seen from the inside: the objects behind CUDA's handles and what the rooms offer each other.
+ *
+ * Handles are never pointers and never reused, so that a stale or invented handle is always noticed.
+ *
+ * Lock catalogue, in the order in which they may be taken:
+ *   1. sg.lock          every object, queue, registry, counter of this file unless it says otherwise. Every entry point takes
+ *                       it once. Not held while a kernel slice, a copy, a fill or a job's host function runs.
+ *   2. sg.host_lock     read-write: the table of pinned host ranges (written under both locks, read under either one), since
+ *                       kernels and copies read it with no other lock held.
+ *   3. sg_pool.fill_lock  filling a fresh frame with the poison pattern.
+ * Page-table entries are atomics of their own (see pagetable.h).
+ */
+#ifndef SG_SIM_H
+#define SG_SIM_H
+
+#pragma GCC visibility push(default)
+#include <cuda.h>
+CUresult cuProfilerInitialize(const char *config_file, const char *output_file, int output_mode);
+CUresult cuProfilerStart(void);
+CUresult cuProfilerStop(void);
+#pragma GCC visibility pop
+
+#include "simgpu/pagetable.h"
+#include "simgpu/ptx/ptx.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+#include <uthash.h>
+#include <utlist.h>
+#pragma GCC diagnostic pop
+
+#define SG_MAX_DEVICES 8
+#define SG_SMALL_SLOT_BYTES UINT64_C(512)
+#define SG_BLOCK_SLOTS (SG_PAGE_BYTES / SG_SMALL_SLOT_BYTES)
+#define SG_POISON UINT64_C(0xfff7deadfff7dead) /* a NaN as f32 and f64, an absurd integer, no address */
+#define SG_DRIVER_VERSION 13000
+#define SG_ON_HOST (-1) /* in place of a device's index */
+
+/* ---- models and settings ---- */
+
+struct sg_model {
+    const char *key;  /* as in SIMGPU= */
+    const char *name; /* as cuDeviceGetName tells it */
+    int major, minor;
+    uint64_t vram_bytes;
+    uint64_t context_bytes; /* what a context takes on the real card */
+    int sm_count, blocks_per_sm, threads_per_sm;
+    int shared_per_sm_bytes, shared_optin_bytes;
+    int l2_bytes, clock_khz, memory_clock_khz, bus_bits;
+    int pci_device_id;
+    int copy_engines;
+    int fp64_ratio; /* f32 rate over f64 rate */
+    bool peer, peer_atomics, ecc, rdma;
+};
+
+const struct sg_model *sg_model_find(const char *key, size_t key_bytes); /* NULL: no such model */
+const char *sg_model_names(void);                                        /* "h200, h100, ..." */
+
+enum sg_fail_mode { SG_FAIL_ONCE, SG_FAIL_EVERY };
+struct sg_fail {
+    char name[64];
+    enum sg_fail_mode mode;
+    uint64_t n;
+    _Atomic(uint64_t) calls;
+    CUresult error;
+};
+
+struct sg_config {
+    const struct sg_model *model;
+    uint64_t vram_bytes, host_bytes;
+    int gpus;
+    uint64_t seed;
+    bool sync;           /* SIMGPU_SYNC: every submission waits for its end */
+    bool deny_host_numa; /* SIMGPU_DENY */
+    int log_level;       /* SIMGPU_LOG: 0 off, 1 error, 2 warn (default), 3 info */
+    char report[4096];   /* SIMGPU_REPORT, %p expanded when written; "" = none */
+    struct sg_fail *fails;
+    size_t fail_count;
+};
+
+/* Reads the environment. On a bad value says so in one line on stderr and returns CUDA_ERROR_INVALID_VALUE. */
+CUresult sg_config_read(struct sg_config *config_out);
+/* The injected error that this call of `function` is to return, or CUDA_SUCCESS. Thread-safe. */
+CUresult sg_fail_check(const char *function);
+
+enum sg_log_level { SG_LOG_ERROR = 1, SG_LOG_WARN, SG_LOG_INFO };
+void sg_log(enum sg_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- objects ---- */
+
+enum sg_kind { SG_CONTEXT = 1, SG_STREAM, SG_EVENT, SG_MODULE, SG_FUNCTION, SG_CHUNK };
+
+struct sg_object {
+    uint64_t id; /* the handle's value */
+    enum sg_kind kind;
+    UT_hash_handle hh;
+};
+
+void sg_object_add(struct sg_object *object, enum sg_kind kind);
+void sg_object_remove(struct sg_object *object);
+void *sg_object_find(uint64_t id, enum sg_kind kind); /* NULL: no live object of that kind */
+#define SG_FIND(handle, kind) sg_object_find((uint64_t)(uintptr_t)(handle), kind)
+#define SG_HANDLE(type, thing) ((type)(uintptr_t)(thing)->object.id)
+
+/* ---- ranges of addresses ---- */
+
+struct sg_range {
+    uint64_t va, bytes;
+    void *owner;
+};
+struct sg_ranges { /* sorted, disjoint */
+    struct sg_range *at;
+    size_t count, room;
+};
+bool sg_ranges_add(struct sg_ranges *ranges, uint64_t va, uint64_t bytes, void *owner); /* false: out of host memory */
+void sg_ranges_remove(struct sg_ranges *ranges, uint64_t va);
+void *sg_ranges_find(const struct sg_ranges *ranges, uint64_t va); /* the owner of the one around va */
+bool sg_ranges_overlap(const struct sg_ranges *ranges, uint64_t va, uint64_t bytes);
+
+/* ---- physical memory ---- */
+
+/* All 2 MiB frames of one GPU's VRAM, or of host memory: one sparse memfd, mapped once (the alias). */
+struct sg_pool {
+    int device; /* or SG_ON_HOST */
+    int fd;
+    uint8_t *alias;
+    size_t frames;      /* capacity */
+    size_t fresh;       /* frames from here on were never used */
+    uint32_t *recycled; /* a stack */
+    size_t recycled_count;
+    _Atomic(uint8_t) *filled; /* per frame: poisoned (or written) since it was last handed out */
+    pthread_mutex_t fill_lock;
+};
+
+/* A physical allocation: behind a CUmemGenericAllocationHandle, or behind cuMemAlloc. */
+struct sg_chunk {
+    struct sg_object object; /* id 0: not a handle of the job's */
+    CUmemAllocationProp prop;
+    int device; /* or SG_ON_HOST */
+    size_t pages;
+    struct sg_pool *pool;
+    uint32_t *frame; /* of the pool; NULL for shareable chunks */
+    uint8_t *own;    /* shareable: own mapping of fd */
+    int fd;
+    uint64_t inode;       /* shareable: identity of the fd */
+    unsigned handle_refs; /* create, retain, import; minus release */
+    unsigned mapping_refs;
+    struct sg_chunk *prev, *next; /* shareable ones */
+};
+
+CUresult sg_pool_init(struct sg_pool *pool, int device, uint64_t bytes);
+/* Poisons the frame behind a host address inside a pool if that has not happened since it was handed out. Thread-safe. */
+void sg_pool_fill(uint64_t host_address);
+/* Takes pages of `device`'s memory, charged; OUT_OF_MEMORY beyond the limit. `shareable` ones have a memfd of their own. */
+CUresult sg_chunk_create(int device, size_t pages, bool shareable, struct sg_chunk **chunk_out);
+void sg_chunk_destroy(struct sg_chunk *chunk);
+/* The chunk's page as a page-table entry without rights and tier: host address, and SG_PTE_SLOW if it needs poison yet. */
+uint64_t sg_chunk_entry(const struct sg_chunk *chunk, size_t page);
+
+/* ---- virtual memory ---- */
+
+enum sg_region_kind { SG_REGION_ALLOC, SG_REGION_BLOCK, SG_REGION_MAPPING };
+struct sg_region { /* what sg.regions holds for each of its 2 MiB pages */
+    enum sg_region_kind kind;
+    uint64_t va, bytes;
+};
+
+struct sg_alloc {            /* cuMemAlloc memory, or a module's variables */
+    struct sg_region region; /* bytes as asked for */
+    struct sg_context *context;
+    struct sg_chunk *chunk; /* NULL: a part of a block */
+    struct sg_block *block;
+    uint64_t reserved_bytes; /* of addresses, large ones */
+    uint64_t buffer_id;
+    bool is_module, sync_memops;
+    struct sg_alloc *prev, *next; /* of the context */
+};
+
+struct sg_block { /* 2 MiB shared by small allocations of one context */
+    struct sg_region region;
+    struct sg_context *context;
+    struct sg_chunk *chunk;
+    struct sg_alloc *slot[SG_BLOCK_SLOTS];
+    unsigned free_slots;
+    unsigned hint;
+    struct sg_block *prev, *next;
+};
+
+struct sg_reservation {
+    uint64_t va, bytes;
+    unsigned mappings;
+};
+
+struct sg_mapping { /* one cuMemMap */
+    struct sg_region region;
+    struct sg_reservation *reservation;
+    struct sg_chunk *chunk;
+    uint8_t access[SG_MAX_DEVICES]; /* CUmemAccess_flags */
+    uint8_t host_access;
+    uint64_t buffer_id;
+};
+
+struct sg_host { /* pinned host memory */
+    uint64_t va, bytes;
+    uint64_t map_bytes; /* allocated: what to unmap; 0 = registered */
+    unsigned flags;
+    struct sg_context *context;
+    uint64_t buffer_id;
+};
+
+CUresult sg_address_init(void);
+uint64_t sg_va_reserve(uint64_t bytes, uint64_t align, uint64_t wanted); /* PROT_NONE, below 2^47; 0 = none */
+void sg_va_release(uint64_t va, uint64_t bytes);
+struct sg_region *sg_region_at(uint64_t va);
+bool sg_regions_set(struct sg_region *region, uint64_t va, uint64_t bytes); /* region NULL clears */
+struct sg_alloc *sg_alloc_at(uint64_t va);
+struct sg_mapping *sg_mapping_at(uint64_t va);
+struct sg_reservation *sg_reservation_at(uint64_t va);
+struct sg_host *sg_host_at(uint64_t va);
+
+/* Writes the entries of pages [va, va + chunk) of one device. rights 0 clears them. */
+void sg_pagetable_set(int device, uint64_t va, const struct sg_chunk *chunk, size_t pages, uint64_t rights);
+/* Allocates device memory of a context as cuMemAlloc does. */
+CUresult sg_alloc_create(struct sg_context *context, uint64_t bytes, bool is_module, struct sg_alloc **alloc_out);
+void sg_alloc_destroy(struct sg_alloc *alloc);
+/* Makes all cuMemAlloc memory of `owner` visible to `viewer`, or hides it. */
+void sg_alloc_expose(int owner, int viewer, bool visible);
+/* A grid or copy names [va, va+bytes): is all of it memory, as far as a call can tell (rights are checked at execution)? */
+bool sg_range_is_memory(uint64_t va, uint64_t bytes);
+/* Writes into `text` what lies at or near a bad address: one clause. */
+void sg_describe_address(uint64_t va, char *text, size_t text_bytes);
+void sg_host_destroy(struct sg_host *host);
+void sg_note_freed(uint64_t va, uint64_t bytes);
+
+/* ---- devices ---- */
+
+enum sg_direction { SG_H2D, SG_D2H, SG_D2D, SG_P2P, SG_H2H, SG_DIRECTION_COUNT };
+enum sg_engine { SG_ENGINE_H2D, SG_ENGINE_D2H, SG_ENGINE_D2D, SG_ENGINE_COUNT };
+
+struct sg_device {
+    int index;
+    struct sg_pagetable pagetable;
+    struct sg_pool pool;
+    uint64_t used_bytes, peak_bytes;    /* of VRAM */
+    unsigned peer_refs[SG_MAX_DEVICES]; /* [owner]: contexts of this device that enabled access to it */
+    struct sg_context *primary;
+    /* running */
+    struct sg_op *grids;                   /* started kernels */
+    double share;                          /* of the SMs that they hold */
+    struct sg_op *engine[SG_ENGINE_COUNT]; /* started copies, in order; the first is on the engine */
+    bool engine_busy[SG_ENGINE_COUNT];
+    struct sg_op *host_ops; /* started host functions */
+    bool host_thread;
+    pthread_cond_t host_cv;
+    /* counters for the report */
+    uint64_t kernels, copied[SG_DIRECTION_COUNT];
+    uint64_t read[SG_TIER_COUNT], written[SG_TIER_COUNT];
+    uint64_t unmapped_in_flight, freed_in_flight;
+    uint64_t maps, unmaps, set_accesses;
+    uint64_t warp_instructions, flops;
+};
+
+/* Charges VRAM; CUDA_ERROR_OUT_OF_MEMORY when it does not fit. */
+CUresult sg_vram_take(int device, uint64_t bytes);
+void sg_vram_give(int device, uint64_t bytes);
+
+/* ---- contexts, streams, events ---- */
+
+struct sg_context {
+    struct sg_object object;
+    int device;
+    bool primary, active, finalizing;
+    unsigned primary_refs;
+    unsigned flags, primary_flags;
+    unsigned api_version;
+    uint64_t number;
+    uint64_t charge_bytes;
+    size_t limits[CU_LIMIT_MAX];
+    CUfunc_cache cache_config;
+    CUresult sticky;
+    unsigned peer_mask; /* devices whose contexts this one enabled */
+    struct sg_stream *legacy;
+    struct sg_stream *streams;
+    struct sg_alloc *allocs;
+    struct sg_block *blocks;
+    struct sg_module *modules;
+    struct sg_event *events;
+    struct sg_context *prev, *next;
+};
+
+enum sg_stream_type { SG_STREAM_LEGACY, SG_STREAM_THREAD, SG_STREAM_CREATED };
+struct sg_stream {
+    struct sg_object object;
+    struct sg_context *context;
+    enum sg_stream_type type;
+    unsigned flags;
+    int priority;
+    uint64_t number;
+    uint64_t thread; /* of SG_STREAM_THREAD */
+    struct sg_op *head, *tail;
+    bool queued; /* in sg.busy_streams */
+    uint64_t submitted;
+    _Atomic(uint64_t) completed; /* written under sg.lock, polled without */
+    unsigned waiters;
+    bool dead;
+    struct sg_stream *prev, *next;           /* of the context */
+    struct sg_stream *busy_prev, *busy_next; /* of sg.busy_streams */
+};
+
+struct sg_mark { /* one recording of an event */
+    unsigned refs;
+    bool done;
+    uint64_t time_ns;
+    struct sg_context *context; /* compared only */
+};
+
+struct sg_event {
+    struct sg_object object;
+    struct sg_context *context;
+    unsigned flags;
+    struct sg_mark *mark; /* the latest recording */
+    struct sg_event *prev, *next;
+};
+
+struct sg_mark *sg_mark_ref(struct sg_mark *mark);
+void sg_mark_unref(struct sg_mark *mark);
+
+enum sg_op_kind { SG_OP_KERNEL, SG_OP_COPY, SG_OP_FILL, SG_OP_RECORD, SG_OP_WAIT, SG_OP_HOST };
+enum sg_op_state { SG_OP_QUEUED, SG_OP_READY, SG_OP_RUNNING };
+
+struct sg_copy { /* also 2D; an operand is a plain host pointer or an address in a device's page table */
+    uint64_t dst, src;
+    size_t dst_pitch, src_pitch, width_bytes, height;
+    int dst_device, src_device; /* or SG_ON_HOST */
+    void *staging;              /* owned */
+};
+struct sg_fill {
+    uint64_t dst;
+    size_t pitch, width_bytes, height;
+    uint32_t value;
+    unsigned element_bytes;
+    int device; /* whose page table */
+};
+struct sg_kernel {
+    struct sg_function *function;
+    unsigned grid[3], block[3], shared_bytes;
+    void *params;
+    uint64_t *words; /* those words of params that named memory when it was launched */
+    size_t word_count;
+    struct ptx_grid *run;
+    double share;
+    unsigned resident_blocks;
+    unsigned users; /* threads inside ptx_grid_run or creating `run` */
+    bool creating, finished, skip, out_of_memory;
+};
+struct sg_host_call {
+    CUhostFn fn;
+    CUstreamCallback callback;
+    void *data;
+    CUstream handle; /* as given, for the callback */
+    CUresult status;
+};
+
+struct sg_op {
+    enum sg_op_kind kind;
+    enum sg_op_state state;
+    bool inline_run; /* the submitting thread carries it out itself */
+    bool cancelled;
+    struct sg_stream *stream;
+    uint64_t seq, ticket;
+    enum sg_engine engine;
+    union {
+        struct sg_copy copy;
+        struct sg_fill fill;
+        struct sg_kernel kernel;
+        struct sg_mark *mark;
+        struct sg_host_call host;
+    };
+    struct sg_op *next;                /* of the stream */
+    struct sg_op *run_prev, *run_next; /* of the device's lists */
+};
+
+struct sg_module {
+    struct sg_object object;
+    struct sg_context *context;
+    struct ptx_module *ptx;
+    uint64_t charge_bytes;
+    struct sg_alloc **globals; /* one per ptx global */
+    struct sg_function *functions;
+    struct sg_module *prev, *next;
+};
+
+struct sg_function {
+    struct sg_object object;
+    struct sg_module *module;
+    const struct ptx_function *ptx;
+    const struct ptx_function_info *info;
+    int dynamic_shared_max;
+    int carveout;
+    unsigned in_flight;
+    struct sg_function *next;
+};
+
+/* ---- everything ---- */
+
+struct sg {
+    pthread_mutex_t lock;
+    pthread_rwlock_t host_lock;
+    pthread_cond_t work_cv, copy_cv, done_cv;
+    struct sg_config config;
+    _Atomic(bool) ready;  /* cuInit succeeded */
+    _Atomic(bool) forked; /* a child of the process that did it */
+    CUresult init_result;
+    bool init_tried;
+    uint64_t pid;
+    struct sg_device devices[SG_MAX_DEVICES];
+    int device_count;
+    struct sg_pool host_pool;
+    uint64_t host_used_bytes, host_peak_bytes;
+    int numa_nodes;
+    struct sg_object *objects;
+    uint64_t next_id, next_number, next_buffer_id;
+    uint64_t next_seq; /* orders all operations, for the legacy streams' rules and for waits */
+    struct sg_context *contexts;
+    struct sg_chunk *shareable;
+    struct sg_region **regions; /* a flat sparse table, one per 2 MiB page */
+    struct sg_ranges reservations, hosts;
+    struct sg_stream *busy_streams;
+    uint64_t random;
+    unsigned workers, idle_workers, copy_threads, idle_copy_threads, waiting;
+    unsigned next_device;                     /* round robin of the workers */
+    _Atomic(uint64_t) done_count, work_count; /* bumped on every completion, on every start of a kernel */
+};
+extern struct sg sg;
+
+struct sg_thread {
+    uint64_t number;
+    uint64_t stack[64]; /* context ids */
+    unsigned depth;
+    bool in_host_call;
+    CUstreamCaptureMode capture_mode;
+};
+struct sg_thread *sg_thread(void);
+
+static inline void sg_relax(void)
+{ /* one turn of a busy wait */
+#if defined __x86_64__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ volatile("yield");
+#endif
+}
+
+uint64_t sg_now_ns(void);
+uint64_t sg_random(void);
+
+/* ---- entry and exit of the API's functions ---- */
+
+/* Checks that hold for every function, without taking the lock: initialised, not forked, not in a host function, no injected
+ * failure. */
+CUresult sg_enter_unlocked(const char *function);
+/* The same, then takes sg.lock. On failure the lock is not held. */
+CUresult sg_enter(const char *function);
+/* The same, and the calling thread's current context must live and be free of errors. */
+CUresult sg_enter_context(const char *function, struct sg_context **context_out);
+CUresult sg_leave(CUresult result); /* releases sg.lock, returns result */
+
+/* The calling thread's current context: NULL = none; *dead_out: one is set but was destroyed. */
+struct sg_context *sg_current(bool *dead_out);
+CUresult sg_context_create(int device, unsigned flags, bool primary, struct sg_context **context_out);
+/* Waits for its work, then frees all it owns. */
+void sg_context_finish(struct sg_context *context);
+
+/* The stream behind a handle as seen by this thread; per_thread: NULL means the thread's default stream. */
+CUresult sg_stream_resolve(CUstream handle, bool per_thread, struct sg_context *current, struct sg_stream **stream_out);
+/* sg_enter_context and sg_stream_resolve in one; also fails when the stream's own context has an error. */
+CUresult sg_enter_stream(const char *function, CUstream handle, bool per_thread, struct sg_stream **stream_out);
+struct sg_stream *sg_stream_create(struct sg_context *context, enum sg_stream_type type, unsigned flags, int priority);
+void sg_stream_retire(struct sg_stream *stream); /* no more submissions; freed once drained */
+void sg_threads_default_streams_retire(uint64_t thread);
+
+/* ---- engine ---- */
+
+struct sg_op *sg_op_new(enum sg_op_kind kind);
+/* Queues the operation, which the engine then owns. The ticket is complete once stream->completed >= it. */
+uint64_t sg_submit(struct sg_stream *stream, struct sg_op *op);
+/* These wait with sg.lock held on entry and exit, released meanwhile; the caller lends a hand with kernels. */
+void sg_wait_ticket(struct sg_stream *stream, uint64_t ticket);
+void sg_wait_context(struct sg_context *context);
+void sg_wait_device(int device);
+void sg_wait_mark(struct sg_mark *mark);
+/* For synchronous calls: submits, waits, and reports the context's error if one came up. */
+CUresult sg_submit_and_wait(struct sg_stream *stream, struct sg_op *op);
+/* Asynchronous calls: submits; waits when SIMGPU_SYNC is set. */
+CUresult sg_submit_async(struct sg_stream *stream, struct sg_op *op);
+void sg_pump(void);                 /* starts whatever may start */
+void sg_complete(struct sg_op *op); /* the head of its stream is done: takes it off and frees it; pump afterwards */
+bool sg_work_once(void);      /* runs one kernel slice or small copy if there is any; releases sg.lock meanwhile */
+void sg_workers_notify(void); /* there are new kernels */
+void sg_copiers_notify(void);
+void sg_host_notify(struct sg_device *device);
+void sg_copy_op_run(struct sg_op *op); /* carries it out and completes it; releases sg.lock meanwhile */
+/* Kills a context: reports, makes the error sticky, drops its queued work. */
+void sg_context_fail(struct sg_context *context, CUresult error, const char *line);
+/* Carries out a copy or fill, with no lock held. False: an operand is not accessible, and *bad_out is its address. */
+struct sg_moved {
+    uint64_t bytes[SG_DIRECTION_COUNT];
+};
+bool sg_copy_execute(const struct sg_copy *copy, struct sg_moved *moved, uint64_t *bad_out);
+bool sg_fill_execute(const struct sg_fill *fill, uint64_t *bad_out);
+/* Is memory in [va, va+bytes) named by unfinished work (of any device in device_mask)? describes the first such */
+bool sg_in_flight(uint64_t va, uint64_t bytes, unsigned device_mask, char *text, size_t text_bytes);
+CUresult sg_fault_to_error(enum ptx_fault_kind kind);
+
+/* ---- modules and launches ---- */
+void sg_module_destroy(struct sg_module *module);
+/* Blocks of the function that one SM holds at once; 0 = it can never run. */
+int sg_occupancy(const struct sg_function *function, unsigned block_threads, uint64_t dynamic_shared_bytes);
+int sg_static_shared_max(void);
+
+void sg_report_write(void); /* SIMGPU_REPORT; needs sg.lock */
+
+/* ---- generated ---- */
+struct sg_symbol {
+    const char *name;
+    void *function;
+    bool implemented;
+};
+extern const struct sg_symbol sg_symbols[];
+extern const size_t sg_symbol_count;
+CUresult sg_unsupported(const char *function);
+struct sg_error_name {
+    CUresult value;
+    const char *name, *text;
+};
+extern const struct sg_error_name sg_error_names[];
+extern const size_t sg_error_name_count;
+
+#endif

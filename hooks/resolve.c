@@ -14,9 +14,11 @@ static CUresult ask_driver(const char *symbol, void **pfn, int cuda_version, cuu
     *status_out = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     if (HR_HAS(cuGetProcAddress_v2))
         return hr_drv.cuGetProcAddress_v2(symbol, pfn, cuda_version, flags, status_out);
-    if (hr_driver_version() == 0 || symbol == NULL || pfn == NULL)
+    if (!hr_driver_load() || symbol == NULL || pfn == NULL)
         return hr_drv.cuGetProcAddress(symbol, pfn, cuda_version, flags);
     if (!HR_HAS(cuGetProcAddress)) {
+        if (cuda_version > hr_driver_version())
+            return CUDA_ERROR_INVALID_VALUE; /* as the real one says it */
         *status_out = hr_resolver_find(symbol, cuda_version, flags, pfn);
         return CUDA_SUCCESS;
     }

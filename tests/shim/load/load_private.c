@@ -1,0 +1,4 @@
+int load_private(void)
+{
+    return 1;
+}

@@ -41,7 +41,7 @@ say "Build"
     fail "meson setup"
 }
 rm -f build-setup.log
-ninja -C build headroom libheadroom.so simgpu/libcuda.so.1 examples/train_gpt | tail -n 1
+ninja -C build headroom libheadroom.so simgpu-link.stamp examples/train_gpt | tail -n 1
 
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT

@@ -161,6 +161,9 @@ CUresult sg_address_init(void)
         pt->pte = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
         if (pt->pte == MAP_FAILED)
             return CUDA_ERROR_OUT_OF_MEMORY;
+        sg.devices[i].touched = mmap(NULL, bytes / 2, PROT_READ | PROT_WRITE, flags, -1, 0);
+        if (sg.devices[i].touched == MAP_FAILED)
+            return CUDA_ERROR_OUT_OF_MEMORY;
         pt->translate_slow = translate_slow;
         pt->owner = &sg.devices[i];
     }

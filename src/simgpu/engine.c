@@ -413,3 +413,24 @@ bool sg_in_flight(uint64_t va, uint64_t bytes, unsigned mask, char *text, size_t
     }
     return false;
 }
+
+bool sg_touched_in_flight(uint64_t va, uint64_t bytes, unsigned mask, char *text, size_t text_bytes)
+{
+    struct sg_op *op;
+    for (int d = 0; d < sg.device_count; d++) {
+        if (!(mask >> d & 1))
+            continue;
+        DL_FOREACH2(sg.devices[d].grids, op, run_next)
+        {
+            for (uint64_t page = va >> SG_PAGE_SHIFT; page < (va + bytes) >> SG_PAGE_SHIFT; page++) {
+                if (!op->kernel.run ||
+                    atomic_load_explicit(&sg.devices[d].touched[page], memory_order_relaxed) != (uint32_t)op->seq)
+                    continue;
+                snprintf(text, text_bytes, "touched by kernel %s, which is running on device %d",
+                         op->kernel.function->info->name, d);
+                return true;
+            }
+        }
+    }
+    return false;
+}

@@ -231,7 +231,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
             return sg_leave(CUDA_ERROR_INVALID_VALUE); /* another thread freed it meanwhile */
     }
     char text[256];
-    if (sg_in_flight(a->region.va, a->region.bytes, ~0u, text, sizeof text)) {
+    if (sg_in_flight(a->region.va, a->region.bytes, ~0u, text, sizeof text) ||
+        (a->chunk && sg_touched_in_flight(a->region.va, a->reserved_bytes, ~0u, text, sizeof text))) {
         sg.devices[device].freed_in_flight++;
         sg_log(SG_LOG_WARN, "freed in flight: cuMemFree(0x%" PRIx64 "), %" PRIu64 " bytes, %s", a->region.va,
                a->region.bytes, text);

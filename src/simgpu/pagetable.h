@@ -30,23 +30,43 @@ enum sg_tier { SG_TIER_VRAM, SG_TIER_PEER, SG_TIER_HOST, SG_TIER_COUNT };
 struct sg_pagetable {
     _Atomic(uint64_t) *pte; /* 1 << (SG_VA_BITS - SG_PAGE_SHIFT) entries */
     /* For SG_PTE_SLOW pages. Returns the host address, or NULL where [va, va+bytes) is not accessible. Thread-safe. */
-    void *(*translate_slow)(const struct sg_pagetable *pt, uint64_t va, unsigned bytes, int write, enum sg_tier *tier_out);
+    void *(*translate_slow)(const struct sg_pagetable *pt, uint64_t va, unsigned bytes, int write,
+                            enum sg_tier *tier_out);
     void *owner; /* for translate_slow */
+    /* Each grid gets a copy of its device's struct with a touch_id of its own: touched[page] then tells which grid was the last
+     * to translate an address there. NULL in the device's own, which copies use. */
+    _Atomic(uint32_t) *touched;
+    uint32_t touch_id;
 };
+
+static inline void sg_touch(const struct sg_pagetable *pt, uint64_t va)
+{
+    if (!pt->touched)
+        return;
+    _Atomic(uint32_t) *at = &pt->touched[va >> SG_PAGE_SHIFT];
+    if (atomic_load_explicit(at, memory_order_relaxed) != pt->touch_id)
+        atomic_store_explicit(at, pt->touch_id, memory_order_relaxed);
+}
 
 /*
  * Host address of [va, va+bytes), which must not cross a 2 MiB page; NULL = illegal access (unmapped, or no right).
  * Device accesses are naturally aligned and at most 16 bytes, so they never cross; callers that walk ranges split.
  */
 static inline void *sg_translate(const struct sg_pagetable *pt, uint64_t va, unsigned bytes, int write,
-                                 enum sg_tier *tier_out) {
+                                 enum sg_tier *tier_out)
+{
     if (va >> SG_VA_BITS)
         return NULL;
     uint64_t e = atomic_load_explicit(&pt->pte[va >> SG_PAGE_SHIFT], memory_order_relaxed);
-    if (e & SG_PTE_SLOW)
-        return pt->translate_slow(pt, va, bytes, write, tier_out);
+    if (e & SG_PTE_SLOW) {
+        void *host = pt->translate_slow(pt, va, bytes, write, tier_out);
+        if (host)
+            sg_touch(pt, va);
+        return host;
+    }
     if (!(e & (write ? SG_PTE_WRITE : SG_PTE_READ)))
         return NULL;
+    sg_touch(pt, va);
     *tier_out = (enum sg_tier)((e & SG_PTE_TIER_MASK) >> SG_PTE_TIER_SHIFT);
     return (void *)(uintptr_t)((e & SG_PTE_HOST_MASK) + (va & (SG_PAGE_BYTES - 1)));
 }

@@ -247,6 +247,7 @@ enum sg_engine { SG_ENGINE_H2D, SG_ENGINE_D2H, SG_ENGINE_D2D, SG_ENGINE_COUNT };
 struct sg_device {
     int index;
     struct sg_pagetable pagetable;
+    _Atomic(uint32_t) *touched; /* see pagetable.h; relaxed, and compared with sg_kernel.view.touch_id under sg.lock */
     struct sg_pool pool;
     uint64_t used_bytes, peak_bytes;    /* of VRAM */
     unsigned peer_refs[SG_MAX_DEVICES]; /* [owner]: contexts of this device that enabled access to it */
@@ -354,6 +355,7 @@ struct sg_kernel {
     void *params;
     uint64_t *words; /* those words of params that named memory when it was launched */
     size_t word_count;
+    struct sg_pagetable view; /* the device's page table, with this grid's touch_id */
     struct ptx_grid *run;
     double share;
     unsigned resident_blocks;
@@ -517,6 +519,8 @@ bool sg_copy_execute(const struct sg_copy *copy, struct sg_moved *moved, uint64_
 bool sg_fill_execute(const struct sg_fill *fill, uint64_t *bad_out);
 /* Is memory in [va, va+bytes) named by unfinished work (of any device in device_mask)? describes the first such */
 bool sg_in_flight(uint64_t va, uint64_t bytes, unsigned device_mask, char *text, size_t text_bytes);
+/* Has a kernel that is still running touched one of these pages? For memory that owns its pages. */
+bool sg_touched_in_flight(uint64_t va, uint64_t bytes, unsigned device_mask, char *text, size_t text_bytes);
 CUresult sg_fault_to_error(enum ptx_fault_kind kind);
 
 /* ---- modules and launches ---- */

@@ -222,7 +222,8 @@ static void report_unmap(uint64_t ptr, uint64_t size)
     uint64_t first_va = 0;
     for (uint64_t va = ptr; va < ptr + size;) {
         struct sg_mapping *m = sg_mapping_at(va);
-        if (sg_in_flight(m->region.va, m->region.bytes, accessors(m), text, sizeof text)) {
+        if (sg_in_flight(m->region.va, m->region.bytes, accessors(m), text, sizeof text) ||
+            sg_touched_in_flight(m->region.va, m->region.bytes, accessors(m), text, sizeof text)) {
             int owner = m->chunk->device == SG_ON_HOST ? (int)__builtin_ctz(accessors(m)) : m->chunk->device;
             sg.devices[owner].unmapped_in_flight++;
             if (!hits++) {

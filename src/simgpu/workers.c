@@ -65,11 +65,14 @@ static void create_grid(struct sg_op *op)
         .block = {k->block[0], k->block[1], k->block[2]},
         .dynamic_shared_bytes = k->shared_bytes,
         .params = k->params,
-        .pagetable = &sg.devices[device].pagetable,
+        .pagetable = &k->view,
         .max_resident_blocks = k->resident_blocks,
         .sm_count = (uint32_t)sg.config.model->sm_count,
         .seed = sg_random(),
     };
+    k->view = sg.devices[device].pagetable;
+    k->view.touched = sg.devices[device].touched;
+    k->view.touch_id = (uint32_t)op->seq;
     k->creating = true;
     pthread_mutex_unlock(&sg.lock);
     struct ptx_grid *run = ptx_grid_create(&args);

@@ -1,0 +1,330 @@
+#include "residency/context.h"
+
+#include "base/clock.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "residency/gpu.h"
+#include "space/space.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#define uthash_malloc malloc
+#include <uthash.h>
+
+struct context_entry {
+    struct hr_context public; /* first: a struct hr_context * is a struct context_entry * */
+    struct stream_entry *streams;
+    struct orphan *orphans;
+    bool legacy_used; /* always queried; kept for clarity of the walk */
+    UT_hash_handle hh;
+};
+struct stream_entry {
+    CUstream handle;
+    struct context_entry *context;
+    struct stream_entry *next;
+    UT_hash_handle hh;
+};
+/* The last work of a destroyed stream. */
+struct orphan {
+    CUevent event;
+    struct orphan *next;
+};
+/* The last submission of a thread to its per-thread default stream in one context. */
+struct thread_fence {
+    struct context_entry *context;
+    CUevent event;
+    struct thread_fence *next;
+};
+
+static struct hr_mutex fence_lock = HR_MUTEX_INIT(HR_RANK_FENCE, "contexts and streams");
+static struct context_entry *contexts;   /* guarded by fence_lock */
+static struct stream_entry *all_streams; /* guarded by fence_lock */
+static struct thread_fence *thread_fences; /* guarded by fence_lock: of all threads */
+static _Atomic(uint64_t) drains_begun, drains_done;
+static _Atomic(uint32_t) registry_generation; /* changes whenever an entry goes */
+static _Thread_local struct {
+    CUcontext handle;
+    struct hr_context *context;
+    uint32_t generation;
+} memo __attribute__((tls_model("initial-exec")));
+
+/* --- contexts ----------------------------------------------------------------------------------------------------- */
+
+/* Registers the current context. */
+static struct hr_context *context_register(CUcontext handle) {
+    CUdevice device = -1;
+    if (hr_drv.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return NULL;
+    int gpu = hr_gpu_of_device(device);
+    if (gpu < 0)
+        return NULL;
+    struct context_entry *entry = NULL;
+    bool fresh = false;
+    hr_mutex_lock(&fence_lock);
+    HASH_FIND_PTR(contexts, &handle, entry);
+    if (!entry && (entry = calloc(1, sizeof *entry))) {
+        entry->public.handle = handle;
+        entry->public.gpu = (unsigned)gpu;
+        HASH_ADD_PTR(contexts, public.handle, entry);
+        fresh = true;
+    }
+    hr_mutex_unlock(&fence_lock);
+    if (fresh)
+        hr_gpu_context_made((unsigned)gpu);
+    return entry ? &entry->public : NULL;
+}
+
+struct hr_context *hr_context_current(void) {
+    CUcontext handle = NULL;
+    if (hr_drv.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
+        return NULL;
+    uint32_t generation = atomic_load_explicit(&registry_generation, memory_order_acquire);
+    if (memo.handle == handle && memo.generation == generation)
+        return memo.context;
+    struct context_entry *entry = NULL;
+    hr_mutex_lock(&fence_lock);
+    HASH_FIND_PTR(contexts, &handle, entry);
+    hr_mutex_unlock(&fence_lock);
+    struct hr_context *context = entry ? &entry->public : context_register(handle);
+    memo.handle = handle;
+    memo.context = context;
+    memo.generation = generation;
+    return context;
+}
+
+struct hr_context *hr_context_of_gpu(unsigned gpu) {
+    struct hr_context *current = hr_context_current();
+    if (current && current->gpu == gpu)
+        return current;
+    struct hr_context *found = NULL;
+    hr_mutex_lock(&fence_lock);
+    for (struct context_entry *c = contexts; c && !found; c = c->hh.next)
+        if (c->public.gpu == gpu)
+            found = &c->public;
+    hr_mutex_unlock(&fence_lock);
+    return found;
+}
+
+CUresult hr_context_enter(struct hr_context *context, bool *pushed_out) {
+    CUcontext current = NULL;
+    *pushed_out = false;
+    if (hr_drv.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context->handle)
+        return CUDA_SUCCESS;
+    CUresult r = hr_drv.cuCtxPushCurrent_v2(context->handle);
+    *pushed_out = r == CUDA_SUCCESS;
+    return r;
+}
+
+void hr_context_leave(bool pushed) {
+    CUcontext ignored;
+    if (pushed)
+        hr_drv.cuCtxPopCurrent_v2(&ignored);
+}
+
+bool hr_context_is_only(CUcontext handle) {
+    hr_mutex_lock(&fence_lock);
+    bool only = contexts && contexts->public.handle == handle && HASH_COUNT(contexts) == 1;
+    hr_mutex_unlock(&fence_lock);
+    return only;
+}
+
+static void drop_streams_locked(struct context_entry *context) {
+    while (context->streams) {
+        struct stream_entry *s = context->streams;
+        context->streams = s->next;
+        HASH_DEL(all_streams, s);
+        free(s);
+    }
+    while (context->orphans) { /* their events die with the context */
+        struct orphan *o = context->orphans;
+        context->orphans = o->next;
+        free(o);
+    }
+    for (struct thread_fence *f = thread_fences; f; f = f->next)
+        if (f->context == context)
+            f->context = NULL;
+}
+
+void hr_context_forget(CUcontext handle) {
+    struct context_entry *entry = NULL;
+    hr_mutex_lock(&fence_lock);
+    HASH_FIND_PTR(contexts, &handle, entry);
+    if (entry) {
+        drop_streams_locked(entry);
+        HASH_DEL(contexts, entry); /* the object stays: another thread's memo may still point at it */
+        atomic_fetch_add(&registry_generation, 1);
+    }
+    hr_mutex_unlock(&fence_lock);
+}
+
+CUcontext hr_context_primary(unsigned gpu) {
+    /* A primary context is the only one whose handle cuDevicePrimaryCtxRetain returns; ask without keeping a reference. */
+    CUcontext primary = NULL;
+    unsigned flags = 0;
+    int active = 0;
+    CUdevice device = hr_gpu_device(gpu);
+    if (hr_drv.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || !active ||
+        hr_drv.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
+        return NULL;
+    hr_drv.cuDevicePrimaryCtxRelease_v2(device);
+    return primary;
+}
+
+/* --- streams ------------------------------------------------------------------------------------------------------ */
+
+void hr_stream_created(CUstream stream) {
+    struct hr_context *context = hr_context_current();
+    struct stream_entry *s = context ? calloc(1, sizeof *s) : NULL;
+    if (!s) {
+        hr_log(HR_LOG_ERROR, "a stream cannot be tracked: out of memory");
+        return;
+    }
+    s->handle = stream;
+    s->context = (struct context_entry *)context;
+    hr_mutex_lock(&fence_lock);
+    s->next = s->context->streams;
+    s->context->streams = s;
+    HASH_ADD_PTR(all_streams, handle, s);
+    hr_mutex_unlock(&fence_lock);
+}
+
+static void unlink_stream_locked(struct stream_entry *s) {
+    struct stream_entry **link = &s->context->streams;
+    while (*link != s)
+        link = &(*link)->next;
+    *link = s->next;
+    HASH_DEL(all_streams, s);
+}
+
+void hr_stream_destroying(CUstream stream) {
+    struct stream_entry *s = NULL;
+    hr_mutex_lock(&fence_lock);
+    HASH_FIND_PTR(all_streams, &stream, s);
+    if (s) {
+        unlink_stream_locked(s);
+        struct orphan *o = NULL;
+        if (hr_drv.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY && (o = calloc(1, sizeof *o))) {
+            if (hr_drv.cuEventCreate(&o->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
+                hr_drv.cuEventRecord(o->event, stream) == CUDA_SUCCESS) {
+                o->next = s->context->orphans;
+                s->context->orphans = o;
+            } else {
+                free(o);
+                hr_log(HR_LOG_WARN, "a stream was destroyed while busy and could not be fenced");
+            }
+        }
+        free(s);
+    }
+    hr_mutex_unlock(&fence_lock);
+}
+
+void hr_fence_per_thread(struct hr_thread *t) {
+    struct hr_context *context = hr_context_current();
+    if (!context)
+        return;
+    struct thread_fence *f;
+    for (f = t->room[HR_ROOM_RESIDENCY]; f; f = *(struct thread_fence **)(f + 1))
+        if (f->context == (struct context_entry *)context)
+            break;
+    if (!f) { /* once per thread and context; the word behind the struct links the thread's own list */
+        f = calloc(1, sizeof *f + sizeof(struct thread_fence *));
+        if (!f || hr_drv.cuEventCreate(&f->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+            free(f);
+            hr_log(HR_LOG_ERROR, "a per-thread default stream cannot be fenced");
+            return;
+        }
+        f->context = (struct context_entry *)context;
+        *(struct thread_fence **)(f + 1) = t->room[HR_ROOM_RESIDENCY];
+        t->room[HR_ROOM_RESIDENCY] = f;
+        hr_mutex_lock(&fence_lock);
+        f->next = thread_fences;
+        thread_fences = f;
+        hr_mutex_unlock(&fence_lock);
+    }
+    hr_drv.cuEventRecord_ptsz(f->event, CU_STREAM_PER_THREAD);
+}
+
+/* --- rest --------------------------------------------------------------------------------------------------------- */
+
+/* An error means that the context is lost: nothing of it runs any more. */
+static bool busy(CUresult r) {
+    return r == CUDA_ERROR_NOT_READY;
+}
+
+static bool orphans_busy_locked(struct context_entry *c) {
+    struct orphan **link = &c->orphans;
+    bool any = false;
+    while (*link) {
+        struct orphan *o = *link;
+        if (busy(hr_drv.cuEventQuery(o->event))) {
+            any = true;
+            link = &o->next;
+        } else {
+            *link = o->next;
+            hr_drv.cuEventDestroy_v2(o->event);
+            free(o);
+        }
+    }
+    return any;
+}
+
+static bool context_busy_locked(struct context_entry *c) {
+    bool pushed;
+    if (hr_context_enter(&c->public, &pushed) != CUDA_SUCCESS)
+        return false;
+    bool any = busy(hr_drv.cuStreamQuery(CU_STREAM_LEGACY));
+    for (struct stream_entry *s = c->streams; s && !any; s = s->next)
+        any = busy(hr_drv.cuStreamQuery(s->handle));
+    for (struct thread_fence *f = thread_fences; f && !any; f = f->next)
+        any = f->context == c && busy(hr_drv.cuEventQuery(f->event));
+    any = any || orphans_busy_locked(c);
+    hr_context_leave(pushed);
+    return any;
+}
+
+bool hr_quiet_now(uint64_t gpu_mask) {
+#ifdef HR_MUTANT_SKIP_FENCE
+    (void)gpu_mask;
+    return true;
+#endif
+    bool any = false;
+    hr_mutex_lock(&fence_lock);
+    for (struct context_entry *c = contexts; c && !any; c = c->hh.next)
+        any = (gpu_mask >> c->public.gpu & 1) && context_busy_locked(c);
+    hr_mutex_unlock(&fence_lock);
+    return !any;
+}
+
+bool hr_quiet_wait(uint64_t gpu_mask, uint64_t deadline_ns) {
+    uint64_t number = hr_drain_begin();
+    long pause_ns = 2000;
+    while (!hr_quiet_now(gpu_mask)) {
+        if (hr_clock_ns() >= deadline_ns)
+            return false;
+        /* The driver offers no wait with a deadline on several streams: poll, ever more slowly up to 100 us. */
+        nanosleep(&(struct timespec){0, pause_ns}, NULL);
+        pause_ns = pause_ns < 50000 ? pause_ns * 2 : 100000;
+    }
+    if (gpu_mask == HR_ALL_GPUS)
+        hr_drain_done(number);
+    return true;
+}
+
+uint64_t hr_drain_stamp(void) {
+    return atomic_load(&drains_begun);
+}
+
+bool hr_drain_covers(uint64_t stamp) {
+    return atomic_load(&drains_done) > stamp;
+}
+
+uint64_t hr_drain_begin(void) {
+    return atomic_fetch_add(&drains_begun, 1) + 1;
+}
+
+void hr_drain_done(uint64_t number) {
+    uint64_t done = atomic_load(&drains_done);
+    while (done < number && !atomic_compare_exchange_weak(&drains_done, &done, number)) {
+    }
+}

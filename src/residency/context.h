@@ -1,0 +1,62 @@
+/*
+ * The job's contexts and streams, and when a device is at rest.
+ *
+ * Rest is asked for by cuStreamQuery on every known stream, never by recording an event on a stream of the job: an event on
+ * the legacy stream is a barrier among all blocking streams, which would make later work of the job wait for earlier work it
+ * does not depend on. The per-thread default streams of other threads cannot be queried from here; each thread that uses its
+ * own records an event behind every launch (hr_fence_per_thread).
+ *
+ * Locks: HR_RANK_FENCE guards the registries and is held across non-blocking driver calls (queries, event records) only, so
+ * that a stream cannot be destroyed while it is being queried.
+ */
+#ifndef HR_RESIDENCY_CONTEXT_H
+#define HR_RESIDENCY_CONTEXT_H
+
+#include "base/thread.h"
+#include "driver/driver.h"
+
+struct hr_context {
+    CUcontext handle;
+    unsigned gpu;
+    CUstream mover; /* ours, NON_BLOCKING; made at first use, under the move lock */
+};
+
+/* The calling thread's current context, registered at first sight. NULL: there is none, or it is not usable. */
+struct hr_context *hr_context_current(void);
+/* Some context of the GPU (the current one if it fits); NULL = none. */
+struct hr_context *hr_context_of_gpu(unsigned gpu);
+/* Makes `context` current for a while; *pushed_out says whether hr_context_leave has to pop. */
+CUresult hr_context_enter(struct hr_context *context, bool *pushed_out);
+void hr_context_leave(bool pushed);
+
+/* A context is about to go, or the primary context of a device is about to be reset: forgets it and its streams. The job's
+ * allocations in it are freed by the caller (hr_residency_context_gone). */
+void hr_context_forget(CUcontext handle);
+/* The primary context of a GPU that is registered, or NULL. */
+CUcontext hr_context_primary(unsigned gpu);
+
+void hr_stream_created(CUstream stream);
+/* Before the real destroy: what is still running on it stays known until it is done. */
+void hr_stream_destroying(CUstream stream);
+/* Behind a submission to the calling thread's per-thread default stream. */
+void hr_fence_per_thread(struct hr_thread *t);
+
+/* Whether everything submitted so far to the GPUs in `gpu_mask` is done. Never waits. */
+bool hr_quiet_now(uint64_t gpu_mask);
+/* Waits for that until deadline_ns; false = it passed. Counts as a drain where gpu_mask is HR_ALL_GPUS. */
+#define HR_ALL_GPUS UINT64_MAX
+bool hr_quiet_wait(uint64_t gpu_mask, uint64_t deadline_ns);
+
+/*
+ * Drains are numbered: a free that happens between two numbers may be carried out once a drain that began after it has
+ * ended. hr_drain_stamp() at the free; hr_drain_covers(stamp) later.
+ */
+uint64_t hr_drain_stamp(void);
+bool hr_drain_covers(uint64_t stamp);
+/* A synchronisation point of the job that waits for the whole process's work is a drain, too. */
+uint64_t hr_drain_begin(void);
+void hr_drain_done(uint64_t number);
+/* Whether the process has just one context, so that synchronising it is a drain. */
+bool hr_context_is_only(CUcontext handle);
+
+#endif

@@ -54,7 +54,8 @@ static size_t left_in_groups(void) {
     size_t least = SIZE_MAX;
     if (!read_small("/proc/self/cgroup", text, sizeof text))
         return least;
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         char *path = strstr(line, "::") == line + 1 ? line + 3 : NULL;
         const char *root = "/sys/fs/cgroup";
         char *v1 = strstr(line, ":memory:");

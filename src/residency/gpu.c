@@ -9,6 +9,8 @@
 #include "stats/stats.h"
 #include "tier/tier.h"
 
+#include <stdio.h>
+
 struct gpu {
     CUdevice device;
     char name[96];
@@ -103,7 +105,7 @@ static CUresult start_space(unsigned chunk_shift, size_t host_bytes) {
     struct hr_stats_gpu told[HR_MAX_GPUS];
     for (unsigned i = 0; i < gpu_count; i++) {
         struct gpu *g = &gpus[i];
-        hr_tier_init(i, g->device, limit_chunks(g), host_bytes >> chunk_shift);
+        hr_tier_init(i, g->device, limit_chunks(g), g->vram_bytes >> chunk_shift, host_bytes >> chunk_shift);
         snprintf(told[i].name, sizeof told[i].name, "%s", g->name);
         told[i].vram_bytes = g->vram_bytes;
         told[i].cap_bytes = g->cap_bytes;

@@ -120,7 +120,9 @@ const struct hr_tier hr_tier_host = {
     .trim = host_trim,
 };
 
-void hr_tier_init(unsigned gpu, CUdevice device, size_t vram_total_chunks, size_t host_limit_chunks) {
-    hr_pool_init(&hr_vram_pool[gpu], device, vram_total_chunks, vram_total_chunks + 64, "vram pool");
+void hr_tier_init(unsigned gpu, CUdevice device, size_t vram_limit_chunks, size_t vram_alias_chunks,
+                  size_t host_limit_chunks) {
+    hr_pool_init(&hr_vram_pool[gpu], device, vram_limit_chunks, vram_alias_chunks + 64, "vram pool");
+    hr_tier_vram_set_limit(gpu, vram_limit_chunks);
     hr_pool_init(&hr_host_pool[gpu], device, host_limit_chunks, host_limit_chunks + 64, "host pool");
 }

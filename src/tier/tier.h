@@ -39,11 +39,13 @@ static inline const struct hr_tier *hr_tier_of(const struct hr_phys *phys) {
     return phys->tier == HR_TIER_VRAM ? &hr_tier_vram : &hr_tier_host;
 }
 
-/* Prepares both tiers of a GPU: limits in chunks. Once per GPU, before the first take. */
-void hr_tier_init(unsigned gpu, CUdevice device, size_t vram_total_chunks, size_t host_limit_chunks);
+/* Prepares both tiers of a GPU: limits in chunks; vram_alias_chunks = the highest limit that may be set later. Once per GPU,
+ * before the first take. */
+void hr_tier_init(unsigned gpu, CUdevice device, size_t vram_limit_chunks, size_t vram_alias_chunks,
+                  size_t host_limit_chunks);
 /* How many chunks of VRAM may exist, pooled ones included; may be lowered below what exists. */
 void hr_tier_vram_set_limit(unsigned gpu, size_t chunks);
-size_t hr_tier_vram_limit(unsigned gpu);
+size_t hr_tier_vram_limit(unsigned gpu); /* no lock */
 /* Whether host chunks can be mapped at the job's addresses. Tries it at the first call, with the current context. */
 bool hr_tier_host_mappable(unsigned gpu);
 

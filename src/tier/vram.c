@@ -5,6 +5,7 @@
 /* Local VRAM: chunks of the GPU's own memory, up to a limit that leaves room for contexts and modules. */
 
 struct hr_pool hr_vram_pool[HR_MAX_GPUS];
+static _Atomic(size_t) limit_seen[HR_MAX_GPUS]; /* a copy of limit_chunks that needs no lock */
 
 static CUresult vram_take(unsigned gpu, struct hr_phys **phys_out) {
     struct hr_pool *pool = &hr_vram_pool[gpu];
@@ -51,15 +52,12 @@ void hr_tier_vram_set_limit(unsigned gpu, size_t chunks) {
     struct hr_pool *pool = &hr_vram_pool[gpu];
     hr_mutex_lock(&pool->lock);
     pool->limit_chunks = chunks;
+    atomic_store_explicit(&limit_seen[gpu], chunks, memory_order_relaxed);
     while (pool->made_chunks > chunks && pool->pooled)
         hr_pool_destroy_locked(pool, hr_pool_pop_locked(pool));
     hr_mutex_unlock(&pool->lock);
 }
 
 size_t hr_tier_vram_limit(unsigned gpu) {
-    struct hr_pool *pool = &hr_vram_pool[gpu];
-    hr_mutex_lock(&pool->lock);
-    size_t n = pool->limit_chunks;
-    hr_mutex_unlock(&pool->lock);
-    return n;
+    return atomic_load_explicit(&limit_seen[gpu], memory_order_relaxed);
 }

@@ -1,0 +1,245 @@
+#include "residency/access.h"
+
+#include "base/config.h"
+#include "base/log.h"
+#include "policy/policy.h"
+#include "residency/context.h"
+#include "residency/move.h"
+#include "tier/tier.h"
+
+/*
+ * A pointer gives a start, never an extent. In an ordinary allocation the piece that a word names reaches to its end; in
+ * one that the job cuts up itself (an arena) it reaches to the next address that was ever named as a start. The tail of a
+ * very large allocation, of which nothing is known, counts as one run only.
+ */
+
+#define REFS_DEPTH 4
+#define STAMPED_CHUNKS_MOST 32
+
+static size_t run_bytes(unsigned gpu) {
+    return (size_t)hr_policy_run_chunks(hr_chunk_bytes(), hr_tier_vram_limit(gpu)) << hr_space.chunk_shift;
+}
+
+/* The end of what `word` names inside e. */
+static CUdeviceptr piece_end(const struct hr_extent *e, CUdeviceptr word) {
+    CUdeviceptr end = hr_space_piece_end(e, word);
+    if (end <= word)
+        return word + 1; /* behind the bytes that were asked for, within the last chunk */
+    bool unknown_tail = end == e->base + e->bytes && word != e->base;
+    bool large = e->bytes > (hr_tier_vram_limit(e->gpu) << hr_space.chunk_shift) / 2;
+    if (large && (unknown_tail || word == e->base) && end == e->base + e->bytes && end - word > run_bytes(e->gpu))
+        return word + run_bytes(e->gpu);
+    return end;
+}
+
+static uint32_t chunk_index(CUdeviceptr address) {
+    return (uint32_t)((address - hr_space.base) >> hr_space.chunk_shift);
+}
+
+static void stamp(struct hr_extent *e, uint32_t first, uint32_t end, uint64_t now) {
+    atomic_store_explicit(&e->last_use, now, memory_order_relaxed);
+    if (!atomic_load_explicit(&e->has_starts, memory_order_relaxed))
+        return;
+    if (end - first > STAMPED_CHUNKS_MOST)
+        end = first + STAMPED_CHUNKS_MOST;
+    for (uint32_t i = first; i < end; i++)
+        atomic_store_explicit(&hr_space.chunks[i].last_use, now, memory_order_relaxed);
+}
+
+static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_t now, unsigned depth);
+
+static enum hr_touch touch_refs(struct hr_extent *e, uint64_t now, unsigned depth) {
+    enum hr_touch worst = HR_TOUCH_HIT;
+    const struct hr_refs *refs = atomic_load_explicit(&e->refs, memory_order_acquire);
+    for (uint32_t i = 0; refs && i < refs->count && worst != HR_TOUCH_MISSING; i++) {
+        struct hr_extent *r = refs->extent[i];
+        if (!atomic_load_explicit(&r->live, memory_order_acquire))
+            continue;
+        if (atomic_load_explicit(&r->last_use, memory_order_relaxed) == now &&
+            atomic_load_explicit(&r->not_accessible, memory_order_relaxed) == 0)
+            continue; /* seen in this submission */
+        enum hr_touch touch = touch_extent(r, r->base, now, depth + 1);
+        if (touch > worst)
+            worst = touch;
+    }
+    return worst;
+}
+
+static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_t now, unsigned depth) {
+    if (e->chunk_count > 1)
+        hr_space_learn_start(e, word);
+    bool split = atomic_load_explicit(&e->has_starts, memory_order_relaxed);
+    bool all_here = atomic_load_explicit(&e->not_resident, memory_order_relaxed) == 0;
+    enum hr_touch own = HR_TOUCH_HIT;
+    if (all_here && !split) {
+        atomic_store_explicit(&e->last_use, now, memory_order_relaxed);
+    } else {
+        uint32_t first = chunk_index(word), end = chunk_index(piece_end(e, word) - 1) + 1;
+        stamp(e, first, end, now);
+        if (atomic_load_explicit(&e->not_accessible, memory_order_relaxed) > 0)
+            return HR_TOUCH_MISSING;
+        for (uint32_t i = first; i < end && own == HR_TOUCH_HIT && !all_here; i++)
+            if (atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) != HR_CHUNK_RESIDENT)
+                own = HR_TOUCH_ACCESSIBLE;
+    }
+    if (__builtin_expect(atomic_load_explicit(&e->refs, memory_order_relaxed) != NULL, 0) && depth < REFS_DEPTH) {
+        enum hr_touch theirs = touch_refs(e, now, depth);
+        return theirs > own ? theirs : own;
+    }
+    return own;
+}
+
+enum hr_touch hr_access_touch(CUdeviceptr word, uint64_t now) {
+    struct hr_extent *e = hr_space_extent(word);
+    return e ? touch_extent(e, word, now, 0) : HR_TOUCH_HIT;
+}
+
+/* --- working sets ------------------------------------------------------------------------------------------------- */
+
+static void add_extent(struct hr_working_set *set, struct hr_extent *e, CUdeviceptr word, unsigned depth) {
+    uint32_t first = chunk_index(word), end = chunk_index(piece_end(e, word) - 1) + 1;
+    if (!hr_tier_host_mappable(e->gpu)) { /* nothing of it may be missing */
+        first = e->first_chunk;
+        end = e->first_chunk + e->chunk_count;
+    }
+    bool known = false;
+    for (unsigned i = 0; i < set->count; i++) {
+        if (set->piece[i].extent != e)
+            continue;
+        known = true;
+        if (set->piece[i].first_chunk == first && set->piece[i].end_chunk == end)
+            return;
+    }
+    if (set->count == HR_WORKING_SET_MOST) {
+        set->everything = true;
+        return;
+    }
+    set->piece[set->count++] = (struct hr_piece){e, first, end};
+    const struct hr_refs *refs = atomic_load_explicit(&e->refs, memory_order_acquire);
+    for (uint32_t i = 0; refs && !known && depth < REFS_DEPTH && i < refs->count; i++)
+        if (atomic_load_explicit(&refs->extent[i]->live, memory_order_acquire))
+            add_extent(set, refs->extent[i], refs->extent[i]->base, depth + 1);
+}
+
+void hr_working_set_add(struct hr_working_set *set, CUdeviceptr word) {
+    struct hr_extent *e = hr_space_extent(word);
+    if (e)
+        add_extent(set, e, word, 0);
+}
+
+/* --- ranges of copies --------------------------------------------------------------------------------------------- */
+
+bool hr_access_is_backed(CUdeviceptr address, size_t bytes) {
+    if (bytes == 0)
+        return true;
+    for (uint32_t i = chunk_index(address); i <= chunk_index(address + bytes - 1); i++) {
+        struct hr_chunk *c = &hr_space.chunks[i];
+        if (atomic_load_explicit(&c->mapped, memory_order_acquire))
+            continue;
+        /* Not mapped: fine only where it is so by design, in pinned host memory. */
+        if (atomic_load_explicit(&c->state, memory_order_acquire) == HR_CHUNK_RESERVED || hr_tier_host_mappable(0))
+            return false;
+    }
+    return true;
+}
+
+/* Backs RESERVED chunks among [first, end), VRAM first, then host; maps again what lost its mapping. */
+static CUresult back_chunks_locked(struct hr_extent *e, uint32_t first, uint32_t end) HR_REQUIRES(hr_move_lock) {
+    CUresult error = CUDA_SUCCESS;
+    for (uint32_t i = first; i < end;) {
+        struct hr_chunk *c = &hr_space.chunks[i];
+        if (c->phys) {
+            if (c->phys->handle && !atomic_load(&c->mapped) && (error = hr_map_again_locked(c)) != CUDA_SUCCESS)
+                return error;
+            i++;
+            continue;
+        }
+        uint32_t n = 1;
+        while (i + n < end && !hr_space.chunks[i + n].phys)
+            n++;
+        uint32_t done = hr_back_fresh_locked(e, i, n, &hr_tier_vram, &error);
+        if (done < n)
+            done += hr_back_fresh_locked(e, i + done, n - done, &hr_tier_host, &error);
+        if (done < n)
+            return error != CUDA_SUCCESS ? error : CUDA_ERROR_OUT_OF_MEMORY;
+        i += n;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t end) {
+    struct hr_context *context = hr_context_of_gpu(e->gpu);
+    bool pushed;
+    CUresult r = context ? hr_context_enter(context, &pushed) : CUDA_ERROR_INVALID_CONTEXT;
+    if (r != CUDA_SUCCESS)
+        return r;
+    hr_tier_host_mappable(e->gpu);
+    hr_mutex_lock(&hr_move_lock);
+    r = back_chunks_locked(e, first, end);
+    hr_mutex_unlock(&hr_move_lock);
+    hr_context_leave(pushed);
+    return r;
+}
+
+CUresult hr_access_back_range(struct hr_thread *t, CUdeviceptr address, size_t bytes) {
+    (void)t;
+    struct hr_extent *e = hr_space_extent(address);
+    if (!e || bytes > (size_t)e->chunk_count << hr_space.chunk_shift ||
+        address + bytes > e->base + ((CUdeviceptr)e->chunk_count << hr_space.chunk_shift))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (bytes == 0 || hr_access_is_backed(address, bytes))
+        return CUDA_SUCCESS;
+    return back_extent_chunks(e, chunk_index(address), chunk_index(address + bytes - 1) + 1);
+}
+
+CUresult hr_access_map_extent(struct hr_thread *t, struct hr_extent *e) {
+    (void)t;
+    return back_extent_chunks(e, e->first_chunk, e->first_chunk + e->chunk_count);
+}
+
+size_t hr_access_piece(CUdeviceptr address, size_t bytes, CUdeviceptr *use_out, bool *translated_out) {
+    struct hr_chunk *c = hr_space_chunk(address);
+    size_t in_chunk = hr_chunk_bytes() - ((address - hr_space.base) & (hr_chunk_bytes() - 1));
+    *use_out = address;
+    *translated_out = false;
+    if (!atomic_load_explicit(&c->mapped, memory_order_acquire) && c->phys && !c->phys->handle) {
+        *use_out = c->phys->alias + (hr_chunk_bytes() - in_chunk);
+        *translated_out = true;
+        return in_chunk < bytes ? in_chunk : bytes;
+    }
+    uint8_t state = atomic_load_explicit(&c->state, memory_order_relaxed);
+    size_t length = in_chunk;
+    while (length < bytes) {
+        c++;
+        if (atomic_load_explicit(&c->state, memory_order_relaxed) != state || !atomic_load(&c->mapped))
+            break;
+        length += hr_chunk_bytes();
+    }
+    return length < bytes ? length : bytes;
+}
+
+/* --- commit policy ------------------------------------------------------------------------------------------------ */
+
+static _Atomic(uint8_t) unscannable, pending;
+
+void hr_access_cannot_scan(const char *why) {
+    if (hr_config()->commit == HR_COMMIT_LAZY || atomic_exchange(&unscannable, 1))
+        return;
+    atomic_store(&pending, 1);
+    hr_log(HR_LOG_INFO, "%s: from now on every allocation is backed before a launch (HEADROOM_COMMIT=lazy turns this off)",
+           why);
+}
+
+CUresult hr_access_allocated(struct hr_thread *t, CUdeviceptr address) {
+    if (__builtin_expect(hr_config()->commit == HR_COMMIT_EAGER, 0)) {
+        struct hr_allocation a;
+        return hr_space_find(address, &a) ? hr_access_back_range(t, a.base, a.bytes) : CUDA_SUCCESS;
+    }
+    if (atomic_load_explicit(&unscannable, memory_order_relaxed) && !atomic_load_explicit(&pending, memory_order_relaxed))
+        atomic_store(&pending, 1);
+    return CUDA_SUCCESS;
+}
+
+bool hr_access_take_pending(void) {
+    return atomic_load_explicit(&pending, memory_order_relaxed) && atomic_exchange(&pending, 0);
+}

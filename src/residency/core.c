@@ -1,0 +1,17 @@
+#include "base/log.h"
+#include "residency/gpu.h"
+#include "shim/gate.h"
+#include "shim/shim.h"
+#include "stats/stats.h"
+
+CUresult hr_core_init(void) {
+    hr_gate_init();
+    CUresult r = hr_gpu_start();
+    if (r != CUDA_SUCCESS)
+        hr_log(HR_LOG_WARN, "headroom steps aside: the GPUs' address windows cannot be set up (driver error %d)", (int)r);
+    return r;
+}
+
+void hr_core_exit(void) {
+    hr_stats_finish("normal");
+}

@@ -1,0 +1,375 @@
+#include "residency/move.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "residency/context.h"
+#include "residency/gpu.h"
+#include "residency/hidden.h"
+#include "shim/gate.h"
+#include "stats/stats.h"
+
+#include <stdlib.h>
+
+struct hr_mutex hr_move_lock = HR_MUTEX_INIT(HR_RANK_MOVE, "move");
+
+/*
+ * How long the gate may stay closed while the devices drain: about 2 ms. Where the device is never at rest for that long
+ * (several threads keep it busy) moves would never happen, so the span doubles with each failure up to 64 ms; after that
+ * nothing is tried for a second. Every wait stays bounded: a collective may be waiting for a launch that the gate holds.
+ */
+#define GATE_SPAN_NS UINT64_C(2000000)
+#define GATE_SPAN_MOST_NS UINT64_C(64000000)
+#define GATE_REST_NS UINT64_C(1000000000)
+static uint64_t gate_span_ns = GATE_SPAN_NS; /* guarded by hr_move_lock */
+static uint64_t gate_not_before_ns;          /* guarded by hr_move_lock */
+
+static void gate_failed(void) {
+    gate_span_ns *= 2;
+    if (gate_span_ns > GATE_SPAN_MOST_NS) {
+        gate_span_ns = GATE_SPAN_NS;
+        gate_not_before_ns = hr_clock_ns() + GATE_REST_NS;
+    }
+}
+
+/* --- mapping ------------------------------------------------------------------------------------------------------ */
+
+static CUresult grant(unsigned gpu, CUdeviceptr address, size_t bytes) {
+    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hr_gpu_device(gpu)},
+                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return hr_drv.cuMemSetAccess(address, bytes, &desc, 1);
+}
+
+/* Bookkeeping of a chunk whose backing or mapping changed; the only writer of these fields. */
+static void set_chunk(struct hr_extent *e, struct hr_chunk *c, struct hr_phys *phys, bool mapped) {
+    bool was_resident = atomic_load(&c->state) == HR_CHUNK_RESIDENT || atomic_load(&c->state) == HR_CHUNK_MOVING_OUT;
+    bool was_mapped = atomic_load(&c->mapped);
+    bool resident = phys && phys->tier == HR_TIER_VRAM && mapped;
+    c->phys = phys;
+    atomic_store(&c->mapped, mapped);
+    atomic_store(&c->state, !phys ? HR_CHUNK_RESERVED : resident ? HR_CHUNK_RESIDENT : HR_CHUNK_HOST);
+    if (was_resident != resident)
+        atomic_fetch_add(&e->not_resident, resident ? UINT32_MAX : 1);
+    if (was_mapped != mapped)
+        atomic_fetch_add(&e->not_accessible, mapped ? UINT32_MAX : 1);
+}
+
+static struct hr_extent *extent_of(struct hr_chunk *c) {
+    return atomic_load_explicit(&c->extent, memory_order_acquire);
+}
+
+/* Maps phys at c and counts it in; access is granted by the caller for the whole run. */
+static CUresult map_one(struct hr_chunk *c, struct hr_phys *phys) {
+    return phys->handle ? hr_drv.cuMemMap(hr_chunk_address(c), hr_chunk_bytes(), 0, phys->handle, 0) : CUDA_SUCCESS;
+}
+
+/* --- copying ------------------------------------------------------------------------------------------------------ */
+
+static CUresult mover_stream(struct hr_context *context) {
+    return context->mover ? CUDA_SUCCESS : hr_drv.cuStreamCreate(&context->mover, CU_STREAM_NON_BLOCKING);
+}
+
+static CUresult copy_all(struct hr_context *context, const struct hr_move *moves, unsigned count) {
+    struct hr_thread *t = hr_thread_self();
+    uint64_t start_ns = hr_clock_ns();
+    CUresult r = mover_stream(context);
+    for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++)
+        r = hr_drv.cuMemcpyAsync(moves[i].to->alias, moves[i].chunk->phys->alias, hr_chunk_bytes(), context->mover);
+    CUresult done = context->mover ? hr_drv.cuStreamSynchronize(context->mover) : r;
+    hr_stat_add(t, HR_STAT_stall_copy_ns, hr_clock_ns() - start_ns);
+    return r != CUDA_SUCCESS ? r : done;
+}
+
+/* --- swapping ----------------------------------------------------------------------------------------------------- */
+
+/* Puts the old mapping of moves[0..n) back after a failed swap; `mapped_new` of them have the new one. */
+static void restore_run(unsigned gpu, struct hr_move *moves, unsigned n, unsigned mapped_new) {
+    for (unsigned i = 0; i < mapped_new; i++)
+        if (moves[i].to->handle)
+            hr_drv.cuMemUnmap(hr_chunk_address(moves[i].chunk), hr_chunk_bytes());
+    for (unsigned i = 0; i < n; i++) {
+        struct hr_chunk *c = moves[i].chunk;
+        struct hr_phys *old = c->phys;
+        bool mapped = false;
+        for (int attempt = 0; attempt < 3 && old->handle && !mapped; attempt++) {
+            if (map_one(c, old) != CUDA_SUCCESS)
+                continue;
+            mapped = grant(gpu, hr_chunk_address(c), hr_chunk_bytes()) == CUDA_SUCCESS;
+            if (!mapped)
+                hr_drv.cuMemUnmap(hr_chunk_address(c), hr_chunk_bytes());
+        }
+        if (old->handle && !mapped)
+            hr_log(HR_LOG_ERROR, "a chunk could not be mapped back after a failed move; the next call that names it tries again");
+        set_chunk(extent_of(c), c, old, mapped);
+    }
+}
+
+/* Unmaps the mapped chunks of an address-adjacent run, in as few calls as there are gaps. */
+static CUresult unmap_run(struct hr_move *moves, unsigned n) {
+    for (unsigned i = 0; i < n;) {
+        unsigned k = i;
+        while (k < n && atomic_load(&moves[k].chunk->mapped))
+            k++;
+        if (k > i) {
+            CUresult r = hr_drv.cuMemUnmap(hr_chunk_address(moves[i].chunk), (size_t)(k - i) << hr_space.chunk_shift);
+            if (r != CUDA_SUCCESS)
+                return r; /* what was unmapped before is put back by the caller */
+            for (unsigned j = i; j < k; j++)
+                atomic_store(&moves[j].chunk->mapped, 2); /* unmapped, but still counted as mapped: restored or swapped next */
+        }
+        i = k + 1;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult swap_run(unsigned gpu, struct hr_move *moves, unsigned n) {
+    unsigned mapped_new = 0;
+    CUresult r = unmap_run(moves, n);
+    for (; r == CUDA_SUCCESS && mapped_new < n; mapped_new++) {
+        r = map_one(moves[mapped_new].chunk, moves[mapped_new].to);
+        if (r != CUDA_SUCCESS)
+            break;
+    }
+    if (r == CUDA_SUCCESS && moves[0].to->handle)
+        r = grant(gpu, hr_chunk_address(moves[0].chunk), (size_t)n << hr_space.chunk_shift);
+    if (r != CUDA_SUCCESS) {
+        /* Only what was really unmapped has lost its mapping. */
+        for (unsigned i = 0; i < n; i++) {
+            if (i < mapped_new || atomic_load(&moves[i].chunk->mapped) != 1)
+                restore_run(gpu, &moves[i], 1, i < mapped_new ? 1 : 0);
+            hr_tier_of(moves[i].to)->give(moves[i].to);
+        }
+        hr_log(HR_LOG_WARN, "a move was undone: driver error %d", (int)r);
+        return r;
+    }
+    for (unsigned i = 0; i < n; i++) {
+        struct hr_chunk *c = moves[i].chunk;
+        struct hr_phys *old = c->phys;
+        set_chunk(extent_of(c), c, moves[i].to, moves[i].to->handle != 0);
+        hr_tier_of(old)->give(old);
+    }
+    return CUDA_SUCCESS;
+}
+
+static int by_address(const void *a, const void *b) {
+    const struct hr_move *x = a, *y = b;
+    return x->chunk < y->chunk ? -1 : x->chunk > y->chunk;
+}
+
+static enum hr_moved swap_all(unsigned gpu, struct hr_move *moves, unsigned count) {
+    uint64_t start_ns = hr_clock_ns();
+    enum hr_moved result = HR_MOVED;
+    for (unsigned i = 0; i < count;) {
+        unsigned k = i + 1;
+        while (k < count && moves[k].chunk == moves[k - 1].chunk + 1 && !moves[k].to->handle == !moves[i].to->handle)
+            k++;
+        if (swap_run(gpu, &moves[i], k - i) != CUDA_SUCCESS)
+            result = HR_MOVE_FAILED;
+        i = k;
+    }
+    hr_stat_add(hr_thread_self(), HR_STAT_stall_map_ns, hr_clock_ns() - start_ns);
+    return result;
+}
+
+/* --- the protocol ------------------------------------------------------------------------------------------------- */
+
+static void mark_moving(struct hr_move *moves, unsigned count, bool moving) {
+    for (unsigned i = 0; i < count; i++) {
+        struct hr_chunk *c = moves[i].chunk;
+        uint8_t state = atomic_load(&c->state);
+        if (moving)
+            atomic_store(&c->state, state == HR_CHUNK_RESIDENT ? HR_CHUNK_MOVING_OUT : HR_CHUNK_MOVING_IN);
+        else if (state == HR_CHUNK_MOVING_OUT || state == HR_CHUNK_MOVING_IN)
+            atomic_store(&c->state, state == HR_CHUNK_MOVING_OUT ? HR_CHUNK_RESIDENT : HR_CHUNK_HOST);
+    }
+}
+
+static enum hr_moved abandon(struct hr_move *moves, unsigned count, enum hr_moved why) {
+    mark_moving(moves, count, false);
+    for (unsigned i = 0; i < count; i++)
+        hr_tier_of(moves[i].to)->give(moves[i].to);
+    hr_stat_add(hr_thread_self(), why == HR_MOVE_FAILED ? HR_STAT_moves_failed : HR_STAT_moves_given_up, 1);
+    return why;
+}
+
+/* Step 1: a copy with the gate open. true = it was made, and nothing had been submitted up to *entered_out that still runs. */
+static bool copy_early(struct hr_context *context, struct hr_move *moves, unsigned count, uint64_t *entered_out) {
+    if (!hr_gate_snapshot(entered_out) || !hr_quiet_now(HR_ALL_GPUS))
+        return false;
+    return copy_all(context, moves, count) == CUDA_SUCCESS;
+}
+
+/* Step 2, with the gate closed: makes sure that the copies are what the chunks hold. */
+static enum hr_moved settle(struct hr_context *context, struct hr_move *moves, unsigned count, bool copied,
+                            uint64_t entered, uint64_t deadline_ns) {
+#ifdef HR_MUTANT_STALE_COPY_IN
+    if (copied)
+        return HR_MOVED;
+#endif
+    if (copied && hr_gate_entered() == entered)
+        return HR_MOVED;
+    uint64_t start_ns = hr_clock_ns();
+    bool quiet = hr_quiet_wait(HR_ALL_GPUS, deadline_ns);
+    hr_stat_add(hr_thread_self(), HR_STAT_stall_drain_ns, hr_clock_ns() - start_ns);
+    if (!quiet)
+        return HR_MOVE_GIVEN_UP;
+    if (copied)
+        hr_stat_add(hr_thread_self(), HR_STAT_copies_repeated, count);
+    return copy_all(context, moves, count) == CUDA_SUCCESS ? HR_MOVED : HR_MOVE_FAILED;
+}
+
+static void count_moved(struct hr_move *moves, unsigned count, bool out) {
+    struct hr_thread *t = hr_thread_self();
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < count; i++) {
+        if ((atomic_load(&moves[i].chunk->state) == HR_CHUNK_RESIDENT) == out)
+            continue; /* this one was undone */
+        bytes += hr_chunk_bytes();
+        struct hr_extent *e = extent_of(moves[i].chunk);
+        if (out && e->site)
+            hr_site_moved_out(e->site, hr_chunk_bytes());
+    }
+    hr_stat_add(t, out ? HR_STAT_moved_out_bytes : HR_STAT_moved_in_bytes, bytes);
+    hr_stat_add(t, out ? HR_STAT_moves_out : HR_STAT_moves_in, 1);
+}
+
+enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned count) {
+    struct hr_context *context = hr_context_of_gpu(gpu);
+    bool pushed = false, out = count > 0 && moves[0].to->tier != HR_TIER_VRAM;
+    if (count == 0)
+        return HR_MOVED;
+    if (!context || hr_clock_ns() < gate_not_before_ns)
+        return abandon(moves, count, HR_MOVE_GIVEN_UP);
+    if (hr_context_enter(context, &pushed) != CUDA_SUCCESS)
+        return abandon(moves, count, HR_MOVE_FAILED);
+    qsort(moves, count, sizeof *moves, by_address);
+    mark_moving(moves, count, true);
+
+    uint64_t entered = 0;
+    bool copied = copy_early(context, moves, count, &entered);
+    enum hr_moved result = HR_MOVE_GIVEN_UP;
+    uint64_t deadline_ns = hr_clock_ns() + gate_span_ns;
+    hr_stat_add(hr_thread_self(), HR_STAT_gate_closes, 1);
+    if (hr_gate_close(deadline_ns)) {
+        result = settle(context, moves, count, copied, entered, deadline_ns);
+        if (result == HR_MOVED) {
+            hr_hidden_collect_quiet();
+            gate_span_ns = GATE_SPAN_NS;
+            result = swap_all(gpu, moves, count);
+            hr_gate_open();
+            mark_moving(moves, count, false);
+            count_moved(moves, count, out);
+            if (result == HR_MOVE_FAILED)
+                hr_stat_add(hr_thread_self(), HR_STAT_moves_failed, 1);
+            hr_context_leave(pushed);
+            return result;
+        }
+        hr_gate_open();
+    }
+    if (result == HR_MOVE_GIVEN_UP)
+        gate_failed();
+    hr_context_leave(pushed);
+    return abandon(moves, count, result);
+}
+
+/* --- fresh and dead ----------------------------------------------------------------------------------------------- */
+
+/* Takes and maps one chunk each; how many worked. */
+static uint32_t map_fresh(struct hr_extent *e, uint32_t first_chunk, uint32_t count, const struct hr_tier *tier,
+                          struct hr_phys **taken, CUresult *error_out) {
+    uint32_t n = 0;
+    *error_out = CUDA_SUCCESS;
+    for (; n < count; n++) {
+        *error_out = tier->take(e->gpu, &taken[n]);
+        if (*error_out != CUDA_SUCCESS)
+            break;
+        *error_out = map_one(&hr_space.chunks[first_chunk + n], taken[n]);
+        if (*error_out != CUDA_SUCCESS) {
+            tier->give(taken[n]);
+            break;
+        }
+    }
+    return n;
+}
+
+static uint32_t back_some(struct hr_extent *e, uint32_t first_chunk, uint32_t count, const struct hr_tier *tier,
+                          CUresult *error_out) {
+    struct hr_phys *taken[HR_MOVE_MAX];
+    struct hr_chunk *c = &hr_space.chunks[first_chunk];
+    uint32_t n = map_fresh(e, first_chunk, count, tier, taken, error_out);
+    bool mappable = n > 0 && taken[0]->handle != 0;
+    CUresult r = mappable ? grant(e->gpu, hr_chunk_address(c), (size_t)n << hr_space.chunk_shift) : CUDA_SUCCESS;
+    if (r != CUDA_SUCCESS) {
+        *error_out = r;
+        for (uint32_t i = 0; i < n; i++) {
+            hr_drv.cuMemUnmap(hr_chunk_address(c + i), hr_chunk_bytes());
+            tier->give(taken[i]);
+        }
+        return 0;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        set_chunk(e, c + i, taken[i], mappable);
+    hr_stat_add(hr_thread_self(), tier == &hr_tier_vram ? HR_STAT_fresh_vram_bytes : HR_STAT_fresh_host_bytes,
+                (uint64_t)n << hr_space.chunk_shift);
+    return n;
+}
+
+uint32_t hr_back_fresh_locked(struct hr_extent *e, uint32_t first_chunk, uint32_t count, const struct hr_tier *tier,
+                              CUresult *error_out) {
+    uint32_t done = 0;
+    *error_out = CUDA_SUCCESS;
+    /* Either this sees that the extent died, or the free sees that it was touched. */
+    atomic_store(&e->touched, 1);
+    if (!atomic_load(&e->live))
+        return 0;
+    uint64_t start_ns = hr_clock_ns();
+    while (done < count && *error_out == CUDA_SUCCESS) {
+        uint32_t want = count - done < HR_MOVE_MAX ? count - done : HR_MOVE_MAX;
+        uint32_t n = back_some(e, first_chunk + done, want, tier, error_out);
+        done += n;
+        if (n < want)
+            break;
+    }
+    hr_stat_add(hr_thread_self(), HR_STAT_stall_map_ns, hr_clock_ns() - start_ns);
+    return done;
+}
+
+CUresult hr_map_again_locked(struct hr_chunk *c) {
+    struct hr_extent *e = extent_of(c);
+    CUresult r = map_one(c, c->phys);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = grant(e->gpu, hr_chunk_address(c), hr_chunk_bytes());
+    if (r != CUDA_SUCCESS) {
+        hr_drv.cuMemUnmap(hr_chunk_address(c), hr_chunk_bytes());
+        return r;
+    }
+    set_chunk(e, c, c->phys, true);
+    return CUDA_SUCCESS;
+}
+
+CUresult hr_drop_backing_locked(struct hr_extent *e) {
+    CUresult failed = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < e->chunk_count;) {
+        struct hr_chunk *c = &hr_space.chunks[e->first_chunk + i];
+        uint32_t n = 0;
+        while (i + n < e->chunk_count && c[n].phys && atomic_load(&c[n].mapped))
+            n++;
+        if (n > 0) {
+            CUresult r = hr_drv.cuMemUnmap(hr_chunk_address(c), (size_t)n << hr_space.chunk_shift);
+            if (r != CUDA_SUCCESS) {
+                failed = r;
+                i += n;
+                continue;
+            }
+        } else if (c->phys) {
+            n = 1;
+        }
+        for (uint32_t k = 0; k < n; k++) {
+            struct hr_phys *phys = c[k].phys;
+            set_chunk(e, c + k, NULL, false);
+            hr_tier_of(phys)->give(phys);
+        }
+        i += n > 0 ? n : 1;
+    }
+    return failed;
+}

@@ -1,0 +1,49 @@
+/*
+ * Moving chunks between tiers at the same address, backing fresh ones, dropping dead ones. All under the move lock: one
+ * mover at a time.
+ *
+ * The protocol of a batch (docs/decisions.md, "safe move"):
+ *  1. With the gate open: if no thread is in a submission and the devices are at rest, copy, and remember the submission
+ *     count from before the copy.
+ *  2. Close the gate (deadline). If the count has changed, or there was no copy, drain (deadline) and copy again.
+ *  3. Swap run by run: unmap, map the new chunks, one set-access. A step that fails puts the old mapping back.
+ *  4. Open the gate.
+ */
+#ifndef HR_RESIDENCY_MOVE_H
+#define HR_RESIDENCY_MOVE_H
+
+#include "base/lock.h"
+#include "space/space.h"
+#include "tier/tier.h"
+
+extern struct hr_mutex hr_move_lock;
+
+#define HR_MOVE_MAX 64
+
+struct hr_move {
+    struct hr_chunk *chunk; /* has backing */
+    struct hr_phys *to;     /* where it goes; on success it is the chunk's, and the old one is back in its pool */
+};
+
+enum hr_moved {
+    HR_MOVED,
+    HR_MOVE_GIVEN_UP, /* a deadline passed: nothing changed, every `to` is back in its pool */
+    HR_MOVE_FAILED,   /* a driver call failed: what could not be moved is as before, its `to` back in its pool */
+};
+/* Moves up to HR_MOVE_MAX chunks of one GPU's window. `moves` is reordered. */
+enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned count) HR_REQUIRES(hr_move_lock);
+
+/*
+ * Backs adjacent RESERVED chunks of one live extent from a tier, without content, and maps them where the tier can. Returns
+ * how many were backed, from the first on; *error_out says why not more (OUT_OF_MEMORY: the tier has no room).
+ */
+uint32_t hr_back_fresh_locked(struct hr_extent *e, uint32_t first_chunk, uint32_t count, const struct hr_tier *tier,
+                              CUresult *error_out) HR_REQUIRES(hr_move_lock);
+
+/* Maps a chunk that has backing of the driver but is not mapped (a failed move could not restore it). */
+CUresult hr_map_again_locked(struct hr_chunk *c) HR_REQUIRES(hr_move_lock);
+
+/* Takes the backing away from a dead extent. An error: some chunks kept theirs, call again later. */
+CUresult hr_drop_backing_locked(struct hr_extent *e) HR_REQUIRES(hr_move_lock);
+
+#endif

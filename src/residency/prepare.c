@@ -1,0 +1,417 @@
+#include "residency/access.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "policy/policy.h"
+#include "residency/context.h"
+#include "residency/gpu.h"
+#include "residency/move.h"
+#include "residency/quarantine.h"
+#include "stats/stats.h"
+#include "tier/tier.h"
+
+#include <stdlib.h>
+
+/*
+ * The slow path of a launch. In order of cost: fresh chunks from free VRAM; what quarantine gives back; then moves, which
+ * need the devices at rest: victims out, the named pieces in. What does not fit stays in, or is first backed by, host
+ * memory, where kernels reach it in place. So a launch proceeds whatever happens to the moves, except where host memory
+ * cannot be mapped: there it waits until its pieces are in VRAM.
+ */
+
+/* How long a launch waits, gate open, for the devices to come to rest: long while that works, short where it does not. */
+#define PATIENCE_MOST_NS UINT64_C(1000000000)
+#define PATIENCE_LEAST_NS UINT64_C(2000000)
+#define UNMAPPED_WAIT_NS UINT64_C(60000000000) /* without mappable host memory: then the launch fails */
+static _Atomic(uint64_t) patience_ns = PATIENCE_MOST_NS;
+
+bool hr_access_settle(struct hr_thread *t) {
+    uint64_t span = atomic_load(&patience_ns), start_ns = hr_clock_ns();
+    bool quiet = hr_quiet_wait(HR_ALL_GPUS, start_ns + span);
+    hr_stat_add(t, HR_STAT_stall_drain_ns, hr_clock_ns() - start_ns);
+    uint64_t next = quiet ? span * 2 : span / 4;
+    next = next > PATIENCE_MOST_NS ? PATIENCE_MOST_NS : next < PATIENCE_LEAST_NS ? PATIENCE_LEAST_NS : next;
+    atomic_store(&patience_ns, next);
+    if (quiet)
+        hr_quarantine_release(t);
+    return quiet;
+}
+
+/* --- moves out ---------------------------------------------------------------------------------------------------- */
+
+static struct hr_policy_run *runs; /* guarded by hr_move_lock */
+static size_t runs_capacity;       /* guarded by hr_move_lock */
+
+static bool may_leave(const struct hr_chunk *c) {
+    const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
+    return atomic_load_explicit(&c->state, memory_order_relaxed) == HR_CHUNK_RESIDENT && e && atomic_load(&e->live) &&
+           atomic_load_explicit(&c->pins, memory_order_relaxed) == 0;
+}
+
+static uint64_t last_use_of(const struct hr_chunk *c) {
+    const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
+    return atomic_load_explicit(atomic_load_explicit(&e->has_starts, memory_order_relaxed) ? &c->last_use : &e->last_use,
+                                memory_order_relaxed);
+}
+
+static bool add_run(size_t *count, struct hr_policy_run run) {
+    if (*count == runs_capacity) {
+        size_t capacity = runs_capacity ? runs_capacity * 2 : 1024;
+        struct hr_policy_run *grown = realloc(runs, capacity * sizeof *grown);
+        if (!grown)
+            return false;
+        runs = grown;
+        runs_capacity = capacity;
+    }
+    runs[(*count)++] = run;
+    return true;
+}
+
+/* Lists what could leave a GPU's VRAM, in runs of adjacent chunks of one allocation. */
+static size_t list_runs_locked(unsigned gpu) {
+    uint32_t most = hr_policy_run_chunks(hr_chunk_bytes(), hr_tier_vram_limit(gpu));
+    uint32_t first = hr_space.window[gpu].first_chunk, end = first + hr_space.window[gpu].chunk_count;
+    size_t count = 0, left = hr_tier_vram.in_use_chunks(gpu);
+    for (uint32_t i = first; i < end && left > 0; i++) {
+        struct hr_chunk *c = &hr_space.chunks[i];
+        if (atomic_load_explicit(&c->state, memory_order_relaxed) != HR_CHUNK_RESIDENT)
+            continue;
+        left--;
+        if (!may_leave(c))
+            continue;
+        uint64_t use = last_use_of(c);
+        struct hr_policy_run *last = count > 0 ? &runs[count - 1] : NULL;
+        if (last && last->first_chunk + last->chunk_count == i && last->chunk_count < most &&
+            atomic_load(&hr_space.chunks[last->first_chunk].extent) == atomic_load(&c->extent)) {
+            last->chunk_count++;
+            if (use > last->last_use)
+                last->last_use = use;
+        } else if (!add_run(&count, (struct hr_policy_run){i, 1, use})) {
+            break;
+        }
+    }
+    return count;
+}
+
+/* Sends chunks to host memory, as far as it has room; how many left. */
+static size_t send_out_locked(unsigned gpu, struct hr_chunk *const *chunks, size_t count) HR_REQUIRES(hr_move_lock) {
+    struct hr_move moves[HR_MOVE_MAX];
+    size_t left = 0;
+    for (size_t at = 0; at < count;) {
+        unsigned n = 0;
+        while (n < HR_MOVE_MAX && at < count) {
+            moves[n].chunk = chunks[at];
+            if (hr_tier_host.take(gpu, &moves[n].to) != CUDA_SUCCESS)
+                break;
+            n++;
+            at++;
+        }
+        if (n == 0)
+            break;
+        size_t before = hr_tier_vram.in_use_chunks(gpu);
+        enum hr_moved moved = hr_move_batch_locked(gpu, moves, n);
+        size_t after = hr_tier_vram.in_use_chunks(gpu);
+        left += before > after ? before - after : 0;
+        if (moved != HR_MOVED)
+            break;
+    }
+    return left;
+}
+
+/* Moves at least `need` chunks out if the policy finds that many; how many left. */
+static size_t evict_locked(unsigned gpu, size_t need) HR_REQUIRES(hr_move_lock) {
+    size_t listed = list_runs_locked(gpu);
+    size_t chosen = hr_policy_pick_victims(runs, listed, need), count = 0, left = 0;
+    struct hr_chunk *chunks[HR_MOVE_MAX * 4];
+    const size_t most = sizeof chunks / sizeof *chunks;
+    for (size_t r = 0; r < chosen && left < need; r++) {
+        for (uint32_t k = 0; k < runs[r].chunk_count; k++) {
+            chunks[count++] = &hr_space.chunks[runs[r].first_chunk + k];
+            if (count < most && (r + 1 < chosen || k + 1 < runs[r].chunk_count))
+                continue;
+            size_t gone = send_out_locked(gpu, chunks, count);
+            left += gone;
+            if (gone < count)
+                return left;
+            count = 0;
+        }
+    }
+    return left;
+}
+
+/* --- moves in ----------------------------------------------------------------------------------------------------- */
+
+/* Backs RESERVED chunks of the named pieces with free VRAM. */
+static CUresult fresh_vram_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRES(hr_move_lock) {
+    for (unsigned p = 0; p < set->count; p++) {
+        struct hr_piece *piece = &set->piece[p];
+        for (uint32_t i = piece->first_chunk; piece->extent->gpu == gpu && i < piece->end_chunk;) {
+            uint32_t n = 0;
+            while (i + n < piece->end_chunk && !hr_space.chunks[i + n].phys)
+                n++;
+            CUresult error;
+            if (n > 0 && hr_back_fresh_locked(piece->extent, i, n, &hr_tier_vram, &error) < n) {
+                if (error != CUDA_SUCCESS && error != CUDA_ERROR_OUT_OF_MEMORY)
+                    return error;
+                return CUDA_SUCCESS;
+            }
+            i += n > 0 ? n : 1;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+/* Chunks of the named pieces that are not in local VRAM; duplicates count twice. */
+static size_t count_missing(const struct hr_working_set *set, unsigned gpu) {
+    size_t missing = 0;
+    for (unsigned p = 0; p < set->count; p++)
+        for (uint32_t i = set->piece[p].first_chunk; set->piece[p].extent->gpu == gpu && i < set->piece[p].end_chunk; i++)
+            missing += atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) != HR_CHUNK_RESIDENT;
+    return missing;
+}
+
+/* Brings chunks of the named pieces from host memory into free VRAM. */
+static void bring_in_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRES(hr_move_lock) {
+    struct hr_move moves[HR_MOVE_MAX];
+    unsigned n = 0;
+    bool room = true;
+    for (unsigned p = 0; p < set->count && room; p++) {
+        for (uint32_t i = set->piece[p].first_chunk; set->piece[p].extent->gpu == gpu && i < set->piece[p].end_chunk; i++) {
+            struct hr_chunk *c = &hr_space.chunks[i];
+            bool listed = false; /* pieces may overlap */
+            for (unsigned k = 0; k < n && !listed; k++)
+                listed = moves[k].chunk == c;
+            if (listed || atomic_load(&c->state) != HR_CHUNK_HOST)
+                continue;
+            moves[n].chunk = c;
+            if (hr_tier_vram.take(gpu, &moves[n].to) != CUDA_SUCCESS) {
+                room = false;
+                break;
+            }
+            if (++n == HR_MOVE_MAX) {
+                if (hr_move_batch_locked(gpu, moves, n) != HR_MOVED)
+                    return;
+                n = 0;
+            }
+        }
+    }
+    hr_move_batch_locked(gpu, moves, n);
+}
+
+/* One attempt with the devices at rest (or not: then the batches give up by themselves). */
+static CUresult exchange_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRES(hr_move_lock) {
+    CUresult r = fresh_vram_locked(set, gpu);
+    if (r != CUDA_SUCCESS)
+        return r;
+    size_t missing = count_missing(set, gpu), room = hr_tier_vram.available_chunks(gpu);
+    if (missing > room)
+        evict_locked(gpu, missing - room);
+    r = fresh_vram_locked(set, gpu);
+    if (r == CUDA_SUCCESS)
+        bring_in_locked(set, gpu);
+    return r;
+}
+
+/* Whether moving could help at all: there is free VRAM, something that could leave, or something in quarantine. */
+static bool can_improve(unsigned gpu) {
+    if (hr_tier_vram.available_chunks(gpu) > 0 || hr_quarantine_any())
+        return true;
+    hr_mutex_lock(&hr_move_lock);
+    bool any = list_runs_locked(gpu) > 0;
+    hr_mutex_unlock(&hr_move_lock);
+    return any;
+}
+
+/* --- the launch's side -------------------------------------------------------------------------------------------- */
+
+static void add_pins(struct hr_working_set *set, int delta) {
+    for (unsigned p = 0; p < set->count; p++)
+        for (uint32_t i = set->piece[p].first_chunk; i < set->piece[p].end_chunk; i++)
+            atomic_fetch_add(&hr_space.chunks[i].pins, (uint16_t)delta);
+}
+
+void hr_access_unpin(struct hr_working_set *set) {
+    add_pins(set, -1);
+    set->count = 0;
+}
+
+/* Every chunk of every named allocation gets mapped, wherever there is room. */
+static CUresult back_named(struct hr_thread *t, const struct hr_working_set *set, unsigned gpu) {
+    CUresult r = CUDA_SUCCESS;
+    for (unsigned p = 0; p < set->count && r == CUDA_SUCCESS; p++) {
+        struct hr_extent *e = set->piece[p].extent;
+        if (e->gpu == gpu && atomic_load(&e->live) && atomic_load(&e->not_accessible) > 0)
+            r = hr_access_map_extent(t, e);
+    }
+    return r;
+}
+
+static bool all_accessible(const struct hr_working_set *set, unsigned gpu) {
+    for (unsigned p = 0; p < set->count; p++) {
+        struct hr_extent *e = set->piece[p].extent;
+        if (e->gpu == gpu && atomic_load(&e->live) && atomic_load(&e->not_accessible) > 0)
+            return false;
+    }
+    return true;
+}
+
+static size_t wanted_chunks(const struct hr_working_set *set, unsigned gpu) {
+    size_t n = 0;
+    for (unsigned p = 0; p < set->count; p++)
+        if (set->piece[p].extent->gpu == gpu)
+            n += set->piece[p].end_chunk - set->piece[p].first_chunk;
+    return n;
+}
+
+/* Where host memory cannot be mapped, a launch needs all that it names in VRAM at once. */
+static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *set, unsigned gpu) {
+    uint64_t give_up_ns = hr_clock_ns() + UNMAPPED_WAIT_NS;
+    if (wanted_chunks(set, gpu) > hr_tier_vram_limit(gpu)) {
+        hr_log(HR_LOG_ERROR, "a launch names %zu chunks, more than the VRAM's %zu, and host memory cannot be mapped here",
+               wanted_chunks(set, gpu), hr_tier_vram_limit(gpu));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    for (;;) {
+        hr_mutex_lock(&hr_move_lock);
+        CUresult r = fresh_vram_locked(set, gpu);
+        bool done = count_missing(set, gpu) == 0;
+        hr_mutex_unlock(&hr_move_lock);
+        if (r != CUDA_SUCCESS || done)
+            return r;
+        hr_access_settle(t);
+        hr_mutex_lock(&hr_move_lock);
+        r = exchange_locked(set, gpu);
+        done = count_missing(set, gpu) == 0;
+        hr_mutex_unlock(&hr_move_lock);
+        if (r != CUDA_SUCCESS || done)
+            return r;
+        if (hr_clock_ns() > give_up_ns) {
+            hr_log(HR_LOG_ERROR, "a launch waited 60 s for the devices to come to rest");
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+}
+
+static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set, unsigned gpu) {
+    hr_mutex_lock(&hr_move_lock);
+    CUresult r = fresh_vram_locked(set, gpu);
+    size_t missing = count_missing(set, gpu);
+    hr_mutex_unlock(&hr_move_lock);
+    if (r == CUDA_SUCCESS && missing > 0 && can_improve(gpu)) {
+        hr_access_settle(t);
+        hr_mutex_lock(&hr_move_lock);
+        r = exchange_locked(set, gpu);
+        hr_mutex_unlock(&hr_move_lock);
+    }
+    if (r == CUDA_SUCCESS)
+        r = back_named(t, set, gpu);
+    if (r == CUDA_ERROR_OUT_OF_MEMORY) {
+        hr_access_settle(t);
+        r = back_named(t, set, gpu);
+    }
+    return r;
+}
+
+static CUresult prepare_gpu(struct hr_thread *t, struct hr_working_set *set, unsigned gpu) {
+    struct hr_context *context = hr_context_of_gpu(gpu);
+    bool pushed;
+    if (wanted_chunks(set, gpu) == 0)
+        return CUDA_SUCCESS;
+    CUresult r = context ? hr_context_enter(context, &pushed) : CUDA_ERROR_INVALID_CONTEXT;
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = hr_tier_host_mappable(gpu) ? prepare_mappable(t, set, gpu) : prepare_unmappable(t, set, gpu);
+    if (r == CUDA_SUCCESS && !all_accessible(set, gpu))
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    hr_context_leave(pushed);
+    return r;
+}
+
+static bool back_visited(CUdeviceptr address, void *arg) {
+    CUresult *r = arg;
+    struct hr_allocation a;
+    if (hr_space_find(address, &a) && atomic_load(&a.extent->not_accessible) > 0)
+        *r = hr_access_back_range(hr_thread_self(), a.base, a.bytes);
+    return *r == CUDA_SUCCESS;
+}
+
+CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set) {
+    uint64_t start_ns = hr_clock_ns();
+    CUresult r = CUDA_SUCCESS;
+    add_pins(set, 1);
+    if (set->everything)
+        hr_space_each(NULL, back_visited, &r);
+    size_t missing = 0;
+    for (unsigned g = 0; g < hr_space.gpu_count; g++)
+        missing += count_missing(set, g);
+    hr_stat_add(t, HR_STAT_working_set_bytes, (uint64_t)missing << hr_space.chunk_shift);
+    for (unsigned g = 0; g < hr_space.gpu_count && r == CUDA_SUCCESS; g++)
+        r = prepare_gpu(t, set, g);
+    hr_stat_add(t, HR_STAT_stall_ns, hr_clock_ns() - start_ns);
+    if (r != CUDA_SUCCESS)
+        hr_access_unpin(set);
+    hr_stats_tick();
+    return r;
+}
+
+/* --- pressure, tests and hints ------------------------------------------------------------------------------------ */
+
+size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes) {
+    size_t chunks = (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift;
+    size_t freed = hr_tier_vram.trim(gpu, chunks);
+    if (freed < chunks) {
+        hr_access_settle(t);
+        hr_mutex_lock(&hr_move_lock);
+        evict_locked(gpu, chunks - freed);
+        hr_mutex_unlock(&hr_move_lock);
+        freed += hr_tier_vram.trim(gpu, chunks - freed);
+    }
+    return freed;
+}
+
+static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes, bool out) {
+    struct hr_extent *e = hr_space_extent(address);
+    struct hr_context *context = e ? hr_context_of_gpu(e->gpu) : NULL;
+    bool pushed;
+    size_t moved = 0;
+    if (!context || bytes == 0 || hr_context_enter(context, &pushed) != CUDA_SUCCESS)
+        return 0;
+    hr_tier_host_mappable(e->gpu);
+    hr_access_settle(t);
+    uint32_t first = (uint32_t)((address - hr_space.base) >> hr_space.chunk_shift);
+    uint32_t end = (uint32_t)((address + bytes - 1 - hr_space.base) >> hr_space.chunk_shift) + 1;
+    struct hr_working_set *set = calloc(1, sizeof *set);
+    hr_mutex_lock(&hr_move_lock);
+    if (out) {
+        struct hr_chunk *chunks[HR_MOVE_MAX];
+        size_t n = 0;
+        for (uint32_t i = first; i < end; i++) {
+            if (may_leave(&hr_space.chunks[i]))
+                chunks[n++] = &hr_space.chunks[i];
+            if (n == HR_MOVE_MAX || (i + 1 == end && n > 0)) {
+                moved += send_out_locked(e->gpu, chunks, n);
+                n = 0;
+            }
+        }
+    } else if (set) {
+        set->count = 1;
+        set->piece[0] = (struct hr_piece){e, first, end};
+        moved = count_missing(set, e->gpu);
+        add_pins(set, 1);
+        exchange_locked(set, e->gpu);
+        add_pins(set, -1);
+        moved -= count_missing(set, e->gpu);
+    }
+    hr_mutex_unlock(&hr_move_lock);
+    free(set);
+    hr_context_leave(pushed);
+    return moved;
+}
+
+size_t hr_access_evict_range(struct hr_thread *t, CUdeviceptr address, size_t bytes) {
+    return move_range(t, address, bytes, true);
+}
+
+size_t hr_access_restore_range(struct hr_thread *t, CUdeviceptr address, size_t bytes) {
+    return move_range(t, address, bytes, false);
+}

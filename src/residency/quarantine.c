@@ -1,0 +1,137 @@
+#include "residency/quarantine.h"
+
+#include "base/lock.h"
+#include "base/log.h"
+#include "residency/context.h"
+#include "residency/move.h"
+#include "space/space.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * A list per thread, each with a lock of its own, so that frees of different threads do not meet. Lists stay with the slot
+ * when a thread ends; whoever drains walks all slots.
+ */
+
+struct entry {
+    CUdeviceptr address;
+    uint64_t stamp;
+};
+struct list {
+    struct hr_mutex lock;
+    uint32_t count, capacity; /* guarded by lock */
+    struct entry *entries;    /* guarded by lock */
+};
+static _Atomic(uint64_t) waiting;
+
+static struct list *list_of(struct hr_thread *t) {
+    struct list *list = t->room[HR_ROOM_QUARANTINE];
+    if (!list && (list = calloc(1, sizeof *list))) {
+        hr_mutex_init(&list->lock, HR_RANK_QUEUE, "quarantine");
+        __atomic_store_n(&t->room[HR_ROOM_QUARANTINE], list, __ATOMIC_RELEASE);
+    }
+    return list;
+}
+
+static bool push_locked(struct list *list, struct entry entry) {
+    if (list->count == list->capacity) {
+        uint32_t capacity = list->capacity ? list->capacity * 2 : 64;
+        struct entry *grown = realloc(list->entries, capacity * sizeof *grown);
+        if (!grown)
+            return false;
+        list->entries = grown;
+        list->capacity = capacity;
+    }
+    list->entries[list->count++] = entry;
+    return true;
+}
+
+void hr_quarantine_add(struct hr_thread *t, CUdeviceptr address) {
+    struct list *list = list_of(t);
+    bool kept = false;
+    if (list) {
+        hr_mutex_lock(&list->lock);
+        kept = push_locked(list, (struct entry){address, hr_drain_stamp()});
+        hr_mutex_unlock(&list->lock);
+    }
+    if (kept)
+        atomic_fetch_add_explicit(&waiting, 1, memory_order_relaxed);
+    else
+        hr_log(HR_LOG_ERROR, "freed memory at 0x%llx is lost: no memory to remember it", (unsigned long long)address);
+}
+
+bool hr_quarantine_any(void) {
+    return atomic_load_explicit(&waiting, memory_order_relaxed) > 0;
+}
+
+static bool drop(struct hr_extent *e) {
+    hr_mutex_lock(&hr_move_lock);
+    CUresult r = hr_drop_backing_locked(e);
+    hr_mutex_unlock(&hr_move_lock);
+    if (r != CUDA_SUCCESS)
+        hr_log(HR_LOG_WARN, "freed memory could not be unmapped yet: driver error %d", (int)r);
+    return r == CUDA_SUCCESS;
+}
+
+/* true = released; false = its backing could not be taken away: keep it. */
+static bool release_one(struct hr_thread *t, CUdeviceptr address) {
+    struct hr_extent *e = atomic_load(&hr_space_chunk(address)->extent);
+    bool large = atomic_load(&e->kind) == HR_EXTENT_LARGE;
+    if (large && !drop(e))
+        return false;
+    struct hr_extent *empty_slab = hr_space_release(t, address);
+    for (int attempt = 0; empty_slab && attempt < 3; attempt++) {
+        if (drop(empty_slab)) {
+            hr_space_release_slab(t, empty_slab);
+            break;
+        }
+    }
+    return true;
+}
+
+void hr_quarantine_release_one(struct hr_thread *t, CUdeviceptr address) {
+    if (!release_one(t, address))
+        hr_quarantine_add(t, address);
+}
+
+/* Moves covered entries of one list out; how many. */
+static uint32_t take_covered(struct list *list, struct entry *out, uint32_t most) {
+    uint32_t taken = 0, kept = 0;
+    hr_mutex_lock(&list->lock);
+    for (uint32_t i = 0; i < list->count; i++) {
+        if (taken < most && hr_drain_covers(list->entries[i].stamp))
+            out[taken++] = list->entries[i];
+        else
+            list->entries[kept++] = list->entries[i];
+    }
+    list->count = kept;
+    hr_mutex_unlock(&list->lock);
+    return taken;
+}
+
+size_t hr_quarantine_release(struct hr_thread *t) {
+    struct entry batch[64];
+    size_t released = 0;
+    if (!hr_quarantine_any())
+        return 0;
+    for (struct hr_thread *slot = hr_thread_first(); slot; slot = slot->next) {
+        struct list *list = __atomic_load_n((struct list **)&slot->room[HR_ROOM_QUARANTINE], __ATOMIC_ACQUIRE);
+        uint32_t n = 0;
+        while (list && (n = take_covered(list, batch, 64)) > 0) {
+            atomic_fetch_sub_explicit(&waiting, n, memory_order_relaxed);
+            bool stuck = false;
+            for (uint32_t i = 0; i < n; i++) {
+                if (release_one(t, batch[i].address)) {
+                    released++;
+                } else {
+                    hr_quarantine_add(t, batch[i].address);
+                    stuck = true;
+                }
+            }
+            if (stuck)
+                break;
+        }
+    }
+    return released;
+}

@@ -16,12 +16,14 @@
 #define REFS_DEPTH 4
 #define STAMPED_CHUNKS_MOST 32
 
-static size_t run_bytes(unsigned gpu) {
+static size_t run_bytes(unsigned gpu)
+{
     return (size_t)hr_policy_run_chunks(hr_chunk_bytes(), hr_tier_vram_limit(gpu)) << hr_space.chunk_shift;
 }
 
 /* The end of what `word` names inside e. */
-static CUdeviceptr piece_end(const struct hr_extent *e, CUdeviceptr word) {
+static CUdeviceptr piece_end(const struct hr_extent *e, CUdeviceptr word)
+{
     CUdeviceptr end = hr_space_piece_end(e, word);
     if (end <= word)
         return word + 1; /* behind the bytes that were asked for, within the last chunk */
@@ -32,11 +34,13 @@ static CUdeviceptr piece_end(const struct hr_extent *e, CUdeviceptr word) {
     return end;
 }
 
-static uint32_t chunk_index(CUdeviceptr address) {
+static uint32_t chunk_index(CUdeviceptr address)
+{
     return (uint32_t)((address - hr_space.base) >> hr_space.chunk_shift);
 }
 
-static void stamp(struct hr_extent *e, uint32_t first, uint32_t end, uint64_t now) {
+static void stamp(struct hr_extent *e, uint32_t first, uint32_t end, uint64_t now)
+{
     atomic_store_explicit(&e->last_use, now, memory_order_relaxed);
     if (!atomic_load_explicit(&e->has_starts, memory_order_relaxed))
         return;
@@ -48,7 +52,8 @@ static void stamp(struct hr_extent *e, uint32_t first, uint32_t end, uint64_t no
 
 static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_t now, unsigned depth);
 
-static enum hr_touch touch_refs(struct hr_extent *e, uint64_t now, unsigned depth) {
+static enum hr_touch touch_refs(struct hr_extent *e, uint64_t now, unsigned depth)
+{
     enum hr_touch worst = HR_TOUCH_HIT;
     const struct hr_refs *refs = atomic_load_explicit(&e->refs, memory_order_acquire);
     for (uint32_t i = 0; refs && i < refs->count && worst != HR_TOUCH_MISSING; i++) {
@@ -65,7 +70,8 @@ static enum hr_touch touch_refs(struct hr_extent *e, uint64_t now, unsigned dept
     return worst;
 }
 
-static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_t now, unsigned depth) {
+static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_t now, unsigned depth)
+{
     if (e->chunk_count > 1)
         hr_space_learn_start(e, word);
     bool split = atomic_load_explicit(&e->has_starts, memory_order_relaxed);
@@ -89,14 +95,16 @@ static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_
     return own;
 }
 
-enum hr_touch hr_access_touch(CUdeviceptr word, uint64_t now) {
+enum hr_touch hr_access_touch(CUdeviceptr word, uint64_t now)
+{
     struct hr_extent *e = hr_space_extent(word);
     return e ? touch_extent(e, word, now, 0) : HR_TOUCH_HIT;
 }
 
 /* --- working sets ------------------------------------------------------------------------------------------------- */
 
-static void add_extent(struct hr_working_set *set, struct hr_extent *e, CUdeviceptr word, unsigned depth) {
+static void add_extent(struct hr_working_set *set, struct hr_extent *e, CUdeviceptr word, unsigned depth)
+{
     uint32_t first = chunk_index(word), end = chunk_index(piece_end(e, word) - 1) + 1;
     if (!hr_tier_host_mappable(e->gpu)) { /* nothing of it may be missing */
         first = e->first_chunk;
@@ -121,7 +129,8 @@ static void add_extent(struct hr_working_set *set, struct hr_extent *e, CUdevice
             add_extent(set, refs->extent[i], refs->extent[i]->base, depth + 1);
 }
 
-void hr_working_set_add(struct hr_working_set *set, CUdeviceptr word) {
+void hr_working_set_add(struct hr_working_set *set, CUdeviceptr word)
+{
     struct hr_extent *e = hr_space_extent(word);
     if (e)
         add_extent(set, e, word, 0);
@@ -129,7 +138,8 @@ void hr_working_set_add(struct hr_working_set *set, CUdeviceptr word) {
 
 /* --- ranges of copies --------------------------------------------------------------------------------------------- */
 
-bool hr_access_is_backed(CUdeviceptr address, size_t bytes) {
+bool hr_access_is_backed(CUdeviceptr address, size_t bytes)
+{
     if (bytes == 0)
         return true;
     for (uint32_t i = chunk_index(address); i <= chunk_index(address + bytes - 1); i++) {
@@ -144,7 +154,8 @@ bool hr_access_is_backed(CUdeviceptr address, size_t bytes) {
 }
 
 /* Backs RESERVED chunks among [first, end), VRAM first, then host; maps again what lost its mapping. */
-static CUresult back_chunks_locked(struct hr_extent *e, uint32_t first, uint32_t end) HR_REQUIRES(hr_move_lock) {
+static CUresult back_chunks_locked(struct hr_extent *e, uint32_t first, uint32_t end) HR_REQUIRES(hr_move_lock)
+{
     CUresult error = CUDA_SUCCESS;
     for (uint32_t i = first; i < end;) {
         struct hr_chunk *c = &hr_space.chunks[i];
@@ -167,7 +178,8 @@ static CUresult back_chunks_locked(struct hr_extent *e, uint32_t first, uint32_t
     return CUDA_SUCCESS;
 }
 
-static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t end) {
+static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t end)
+{
     struct hr_context *context = hr_context_of_gpu(e->gpu);
     bool pushed;
     CUresult r = context ? hr_context_enter(context, &pushed) : CUDA_ERROR_INVALID_CONTEXT;
@@ -181,7 +193,8 @@ static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t
     return r;
 }
 
-CUresult hr_access_back_range(struct hr_thread *t, CUdeviceptr address, size_t bytes) {
+CUresult hr_access_back_range(struct hr_thread *t, CUdeviceptr address, size_t bytes)
+{
     (void)t;
     struct hr_extent *e = hr_space_extent(address);
     if (!e || bytes > (size_t)e->chunk_count << hr_space.chunk_shift ||
@@ -192,12 +205,14 @@ CUresult hr_access_back_range(struct hr_thread *t, CUdeviceptr address, size_t b
     return back_extent_chunks(e, chunk_index(address), chunk_index(address + bytes - 1) + 1);
 }
 
-CUresult hr_access_map_extent(struct hr_thread *t, struct hr_extent *e) {
+CUresult hr_access_map_extent(struct hr_thread *t, struct hr_extent *e)
+{
     (void)t;
     return back_extent_chunks(e, e->first_chunk, e->first_chunk + e->chunk_count);
 }
 
-size_t hr_access_piece(CUdeviceptr address, size_t bytes, CUdeviceptr *use_out, bool *translated_out) {
+size_t hr_access_piece(CUdeviceptr address, size_t bytes, CUdeviceptr *use_out, bool *translated_out)
+{
     struct hr_chunk *c = hr_space_chunk(address);
     size_t in_chunk = hr_chunk_bytes() - ((address - hr_space.base) & (hr_chunk_bytes() - 1));
     *use_out = address;
@@ -222,24 +237,28 @@ size_t hr_access_piece(CUdeviceptr address, size_t bytes, CUdeviceptr *use_out, 
 
 static _Atomic(uint8_t) unscannable, pending;
 
-void hr_access_cannot_scan(const char *why) {
+void hr_access_cannot_scan(const char *why)
+{
     if (hr_config()->commit == HR_COMMIT_LAZY || atomic_exchange(&unscannable, 1))
         return;
     atomic_store(&pending, 1);
-    hr_log(HR_LOG_INFO, "%s: from now on every allocation is backed before a launch (HEADROOM_COMMIT=lazy turns this off)",
-           why);
+    hr_log(HR_LOG_INFO,
+           "%s: from now on every allocation is backed before a launch (HEADROOM_COMMIT=lazy turns this off)", why);
 }
 
-CUresult hr_access_allocated(struct hr_thread *t, CUdeviceptr address) {
+CUresult hr_access_allocated(struct hr_thread *t, CUdeviceptr address)
+{
     if (__builtin_expect(hr_config()->commit == HR_COMMIT_EAGER, 0)) {
         struct hr_allocation a;
         return hr_space_find(address, &a) ? hr_access_back_range(t, a.base, a.bytes) : CUDA_SUCCESS;
     }
-    if (atomic_load_explicit(&unscannable, memory_order_relaxed) && !atomic_load_explicit(&pending, memory_order_relaxed))
+    if (atomic_load_explicit(&unscannable, memory_order_relaxed) &&
+        !atomic_load_explicit(&pending, memory_order_relaxed))
         atomic_store(&pending, 1);
     return CUDA_SUCCESS;
 }
 
-bool hr_access_take_pending(void) {
+bool hr_access_take_pending(void)
+{
     return atomic_load_explicit(&pending, memory_order_relaxed) && atomic_exchange(&pending, 0);
 }

@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 /* Reads a small file of the kernel's; 0 = cannot. No stdio: the host program may have hooked it. */
-static size_t read_small(const char *path, char *text, size_t cap) {
+static size_t read_small(const char *path, char *text, size_t cap)
+{
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return 0;
@@ -20,7 +21,8 @@ static size_t read_small(const char *path, char *text, size_t cap) {
     return n > 0 ? (size_t)n : 0;
 }
 
-static size_t mem_available(void) {
+static size_t mem_available(void)
+{
     char text[4096];
     if (!read_small("/proc/meminfo", text, sizeof text))
         return (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
@@ -28,7 +30,8 @@ static size_t mem_available(void) {
     return line ? strtoull(line + strlen("MemAvailable:"), NULL, 10) * 1024 : 0;
 }
 
-static size_t read_number(const char *dir, const char *file, size_t otherwise) {
+static size_t read_number(const char *dir, const char *file, size_t otherwise)
+{
     char path[600], text[64];
     snprintf(path, sizeof path, "%s/%s", dir, file);
     if (!read_small(path, text, sizeof text) || text[0] < '0' || text[0] > '9')
@@ -37,7 +40,8 @@ static size_t read_number(const char *dir, const char *file, size_t otherwise) {
 }
 
 /* Limit minus usage of a folder of the memory controller, version 2 or 1; SIZE_MAX = no limit there. */
-static size_t left_in_group(const char *dir) {
+static size_t left_in_group(const char *dir)
+{
     size_t limit = read_number(dir, "memory.max", SIZE_MAX), used = read_number(dir, "memory.current", 0);
     if (limit == SIZE_MAX) {
         limit = read_number(dir, "memory.limit_in_bytes", SIZE_MAX);
@@ -49,7 +53,8 @@ static size_t left_in_group(const char *dir) {
 }
 
 /* The smallest rest on the way from this process's control group to the root. */
-static size_t left_in_groups(void) {
+static size_t left_in_groups(void)
+{
     char text[2048], dir[520];
     size_t least = SIZE_MAX;
     if (!read_small("/proc/self/cgroup", text, sizeof text))
@@ -80,7 +85,8 @@ static size_t left_in_groups(void) {
     return at_root < least ? at_root : least;
 }
 
-size_t hr_budget_host_bytes(void) {
+size_t hr_budget_host_bytes(void)
+{
     size_t available = mem_available(), group = left_in_groups();
     if (group < available)
         available = group;

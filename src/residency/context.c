@@ -38,8 +38,8 @@ struct thread_fence {
 };
 
 static struct hr_mutex fence_lock = HR_MUTEX_INIT(HR_RANK_FENCE, "contexts and streams");
-static struct context_entry *contexts;   /* guarded by fence_lock */
-static struct stream_entry *all_streams; /* guarded by fence_lock */
+static struct context_entry *contexts;     /* guarded by fence_lock */
+static struct stream_entry *all_streams;   /* guarded by fence_lock */
 static struct thread_fence *thread_fences; /* guarded by fence_lock: of all threads */
 static _Atomic(uint64_t) drains_begun, drains_done;
 static _Atomic(uint32_t) registry_generation; /* changes whenever an entry goes */
@@ -52,7 +52,8 @@ static _Thread_local struct {
 /* --- contexts ----------------------------------------------------------------------------------------------------- */
 
 /* Registers the current context. */
-static struct hr_context *context_register(CUcontext handle) {
+static struct hr_context *context_register(CUcontext handle)
+{
     CUdevice device = -1;
     if (hr_drv.cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return NULL;
@@ -75,7 +76,8 @@ static struct hr_context *context_register(CUcontext handle) {
     return entry ? &entry->public : NULL;
 }
 
-struct hr_context *hr_context_current(void) {
+struct hr_context *hr_context_current(void)
+{
     CUcontext handle = NULL;
     if (hr_drv.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
         return NULL;
@@ -93,7 +95,8 @@ struct hr_context *hr_context_current(void) {
     return context;
 }
 
-struct hr_context *hr_context_of_gpu(unsigned gpu) {
+struct hr_context *hr_context_of_gpu(unsigned gpu)
+{
     struct hr_context *current = hr_context_current();
     if (current && current->gpu == gpu)
         return current;
@@ -106,7 +109,8 @@ struct hr_context *hr_context_of_gpu(unsigned gpu) {
     return found;
 }
 
-CUresult hr_context_enter(struct hr_context *context, bool *pushed_out) {
+CUresult hr_context_enter(struct hr_context *context, bool *pushed_out)
+{
     CUcontext current = NULL;
     *pushed_out = false;
     if (hr_drv.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context->handle)
@@ -116,20 +120,23 @@ CUresult hr_context_enter(struct hr_context *context, bool *pushed_out) {
     return r;
 }
 
-void hr_context_leave(bool pushed) {
+void hr_context_leave(bool pushed)
+{
     CUcontext ignored;
     if (pushed)
         hr_drv.cuCtxPopCurrent_v2(&ignored);
 }
 
-bool hr_context_is_only(CUcontext handle) {
+bool hr_context_is_only(CUcontext handle)
+{
     hr_mutex_lock(&fence_lock);
     bool only = contexts && contexts->public.handle == handle && HASH_COUNT(contexts) == 1;
     hr_mutex_unlock(&fence_lock);
     return only;
 }
 
-static void drop_streams_locked(struct context_entry *context) {
+static void drop_streams_locked(struct context_entry *context)
+{
     while (context->streams) {
         struct stream_entry *s = context->streams;
         context->streams = s->next;
@@ -146,7 +153,8 @@ static void drop_streams_locked(struct context_entry *context) {
             f->context = NULL;
 }
 
-void hr_context_forget(CUcontext handle) {
+void hr_context_forget(CUcontext handle)
+{
     struct context_entry *entry = NULL;
     hr_mutex_lock(&fence_lock);
     HASH_FIND_PTR(contexts, &handle, entry);
@@ -158,7 +166,8 @@ void hr_context_forget(CUcontext handle) {
     hr_mutex_unlock(&fence_lock);
 }
 
-CUcontext hr_context_primary(unsigned gpu) {
+CUcontext hr_context_primary(unsigned gpu)
+{
     /* A primary context is the only one whose handle cuDevicePrimaryCtxRetain returns; ask without keeping a reference. */
     CUcontext primary = NULL;
     unsigned flags = 0;
@@ -173,7 +182,8 @@ CUcontext hr_context_primary(unsigned gpu) {
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
 
-void hr_stream_created(CUstream stream) {
+void hr_stream_created(CUstream stream)
+{
     struct hr_context *context = hr_context_current();
     struct stream_entry *s = context ? calloc(1, sizeof *s) : NULL;
     if (!s) {
@@ -189,7 +199,8 @@ void hr_stream_created(CUstream stream) {
     hr_mutex_unlock(&fence_lock);
 }
 
-static void unlink_stream_locked(struct stream_entry *s) {
+static void unlink_stream_locked(struct stream_entry *s)
+{
     struct stream_entry **link = &s->context->streams;
     while (*link != s)
         link = &(*link)->next;
@@ -197,7 +208,8 @@ static void unlink_stream_locked(struct stream_entry *s) {
     HASH_DEL(all_streams, s);
 }
 
-void hr_stream_destroying(CUstream stream) {
+void hr_stream_destroying(CUstream stream)
+{
     struct stream_entry *s = NULL;
     hr_mutex_lock(&fence_lock);
     HASH_FIND_PTR(all_streams, &stream, s);
@@ -219,7 +231,8 @@ void hr_stream_destroying(CUstream stream) {
     hr_mutex_unlock(&fence_lock);
 }
 
-void hr_fence_per_thread(struct hr_thread *t) {
+void hr_fence_per_thread(struct hr_thread *t)
+{
     struct hr_context *context = hr_context_current();
     if (!context)
         return;
@@ -248,11 +261,13 @@ void hr_fence_per_thread(struct hr_thread *t) {
 /* --- rest --------------------------------------------------------------------------------------------------------- */
 
 /* An error means that the context is lost: nothing of it runs any more. */
-static bool busy(CUresult r) {
+static bool busy(CUresult r)
+{
     return r == CUDA_ERROR_NOT_READY;
 }
 
-static bool orphans_busy_locked(struct context_entry *c) {
+static bool orphans_busy_locked(struct context_entry *c)
+{
     struct orphan **link = &c->orphans;
     bool any = false;
     while (*link) {
@@ -269,7 +284,8 @@ static bool orphans_busy_locked(struct context_entry *c) {
     return any;
 }
 
-static bool context_busy_locked(struct context_entry *c) {
+static bool context_busy_locked(struct context_entry *c)
+{
     bool pushed;
     if (hr_context_enter(&c->public, &pushed) != CUDA_SUCCESS)
         return false;
@@ -283,7 +299,8 @@ static bool context_busy_locked(struct context_entry *c) {
     return any;
 }
 
-bool hr_quiet_now(uint64_t gpu_mask) {
+bool hr_quiet_now(uint64_t gpu_mask)
+{
 #ifdef HR_MUTANT_SKIP_FENCE
     (void)gpu_mask;
     return true;
@@ -296,7 +313,8 @@ bool hr_quiet_now(uint64_t gpu_mask) {
     return !any;
 }
 
-bool hr_quiet_wait(uint64_t gpu_mask, uint64_t deadline_ns) {
+bool hr_quiet_wait(uint64_t gpu_mask, uint64_t deadline_ns)
+{
     uint64_t number = hr_drain_begin();
     long pause_ns = 2000;
     while (!hr_quiet_now(gpu_mask)) {
@@ -311,19 +329,23 @@ bool hr_quiet_wait(uint64_t gpu_mask, uint64_t deadline_ns) {
     return true;
 }
 
-uint64_t hr_drain_stamp(void) {
+uint64_t hr_drain_stamp(void)
+{
     return atomic_load(&drains_begun);
 }
 
-bool hr_drain_covers(uint64_t stamp) {
+bool hr_drain_covers(uint64_t stamp)
+{
     return atomic_load(&drains_done) > stamp;
 }
 
-uint64_t hr_drain_begin(void) {
+uint64_t hr_drain_begin(void)
+{
     return atomic_fetch_add(&drains_begun, 1) + 1;
 }
 
-void hr_drain_done(uint64_t number) {
+void hr_drain_done(uint64_t number)
+{
     uint64_t done = atomic_load(&drains_done);
     while (done < number && !atomic_compare_exchange_weak(&drains_done, &done, number)) {
     }

@@ -4,14 +4,17 @@
 #include "shim/shim.h"
 #include "stats/stats.h"
 
-CUresult hr_core_init(void) {
+CUresult hr_core_init(void)
+{
     hr_gate_init();
     CUresult r = hr_gpu_start();
     if (r != CUDA_SUCCESS)
-        hr_log(HR_LOG_WARN, "headroom steps aside: the GPUs' address windows cannot be set up (driver error %d)", (int)r);
+        hr_log(HR_LOG_WARN, "headroom steps aside: the GPUs' address windows cannot be set up (driver error %d)",
+               (int)r);
     return r;
 }
 
-void hr_core_exit(void) {
+void hr_core_exit(void)
+{
     hr_stats_finish("normal");
 }

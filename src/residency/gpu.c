@@ -4,6 +4,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "residency/budget.h"
+#include "shim/refuse.h"
 #include "space/ledger.h"
 #include "space/space.h"
 #include "stats/stats.h"
@@ -23,49 +24,58 @@ static struct gpu gpus[HR_MAX_GPUS];
 static unsigned gpu_count;
 static struct hr_mutex overhead_lock = HR_MUTEX_INIT(HR_RANK_CONTEXT + 1, "overhead");
 
-unsigned hr_gpu_count(void) {
+unsigned hr_gpu_count(void)
+{
     return gpu_count;
 }
 
-int hr_gpu_of_device(CUdevice device) {
+int hr_gpu_of_device(CUdevice device)
+{
     for (unsigned g = 0; g < gpu_count; g++)
         if (gpus[g].device == device)
             return (int)g;
     return -1;
 }
 
-CUdevice hr_gpu_device(unsigned gpu) {
+CUdevice hr_gpu_device(unsigned gpu)
+{
     return gpus[gpu].device;
 }
 
-size_t hr_gpu_total_bytes(unsigned gpu) {
+size_t hr_gpu_total_bytes(unsigned gpu)
+{
     return hr_ledger_capacity(gpu);
 }
 
-size_t hr_gpu_free_bytes(unsigned gpu) {
+size_t hr_gpu_free_bytes(unsigned gpu)
+{
     return hr_ledger_free(gpu);
 }
 
 /* A little VRAM stays free for what the driver takes behind our back (lazily loaded code, local memory). */
-static size_t spare_bytes(const struct gpu *g) {
+static size_t spare_bytes(const struct gpu *g)
+{
     size_t spare = g->vram_bytes / 64;
     return spare > ((size_t)256 << 20) ? (size_t)256 << 20 : spare;
 }
 
 /* Before a context exists nothing can be measured: assume 1/16 of the card, at most 1 GiB. */
-static size_t assumed_overhead_bytes(const struct gpu *g) {
+static size_t assumed_overhead_bytes(const struct gpu *g)
+{
     size_t assumed = g->vram_bytes / 16;
     return assumed > ((size_t)1 << 30) ? (size_t)1 << 30 : assumed;
 }
 
-static size_t limit_chunks(const struct gpu *g) {
+static size_t limit_chunks(const struct gpu *g)
+{
     size_t taken = g->overhead_bytes + (g->cap_bytes == g->vram_bytes ? spare_bytes(g) : 0);
     size_t left = g->cap_bytes > taken ? g->cap_bytes - taken : 0;
     size_t chunks = left >> hr_space.chunk_shift;
     return chunks > 0 ? chunks : 1;
 }
 
-static CUresult ask_gpu(struct gpu *g, int ordinal, size_t *granularity_out) {
+static CUresult ask_gpu(struct gpu *g, int ordinal, size_t *granularity_out)
+{
     int vmm = 0;
     CUresult r = hr_drv.cuDeviceGet(&g->device, ordinal);
     if (r == CUDA_SUCCESS)
@@ -83,14 +93,16 @@ static CUresult ask_gpu(struct gpu *g, int ordinal, size_t *granularity_out) {
 }
 
 /* Virtual capacity of one window: the ratio's, but never more than can be backed. */
-static size_t window_cap(const struct gpu *g, size_t host_bytes) {
+static size_t window_cap(const struct gpu *g, size_t host_bytes)
+{
     size_t backed = g->cap_bytes - assumed_overhead_bytes(g) + host_bytes;
     double ratio = hr_config()->ratio;
     size_t asked = ratio > 0 ? (size_t)(ratio * (double)g->cap_bytes) : backed;
     return (asked < backed ? asked : backed) >> hr_space.chunk_shift << hr_space.chunk_shift;
 }
 
-static CUresult start_space(unsigned chunk_shift, size_t host_bytes) {
+static CUresult start_space(unsigned chunk_shift, size_t host_bytes)
+{
     size_t caps[HR_MAX_GPUS], windows[HR_MAX_GPUS], pool = host_bytes;
     hr_space.chunk_shift = chunk_shift;
     for (unsigned i = 0; i < gpu_count; i++) {
@@ -101,6 +113,7 @@ static CUresult start_space(unsigned chunk_shift, size_t host_bytes) {
     CUresult r = hr_space_init(gpu_count, windows, chunk_shift);
     if (r != CUDA_SUCCESS)
         return r;
+    hr_shim_set_windows(hr_space.base, hr_space.bytes);
     hr_ledger_init(pool, gpu_count, caps);
     struct hr_stats_gpu told[HR_MAX_GPUS];
     for (unsigned i = 0; i < gpu_count; i++) {
@@ -115,7 +128,8 @@ static CUresult start_space(unsigned chunk_shift, size_t host_bytes) {
     return CUDA_SUCCESS;
 }
 
-CUresult hr_gpu_start(void) {
+CUresult hr_gpu_start(void)
+{
     int count = 0;
     CUresult r = hr_drv.cuDeviceGetCount(&count);
     if (r != CUDA_SUCCESS)
@@ -141,12 +155,14 @@ CUresult hr_gpu_start(void) {
     return start_space((unsigned)__builtin_ctzll(granularity), hr_budget_host_bytes());
 }
 
-size_t hr_gpu_real_free(void) {
+size_t hr_gpu_real_free(void)
+{
     size_t free_bytes = 0, total_bytes = 0;
     return hr_drv.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS ? free_bytes : 0;
 }
 
-static void set_limit_locked(unsigned gpu) {
+static void set_limit_locked(unsigned gpu)
+{
     hr_tier_vram_set_limit(gpu, limit_chunks(&gpus[gpu]));
 }
 
@@ -154,7 +170,8 @@ static void set_limit_locked(unsigned gpu) {
  * The first context of a GPU: what is gone from the card is its own charge and other processes' memory. Where that is
  * implausibly much for a context, others are on the card: the assumption stays, and what they take limits us as pressure.
  */
-void hr_gpu_context_made(unsigned gpu) {
+void hr_gpu_context_made(unsigned gpu)
+{
     struct gpu *g = &gpus[gpu];
     size_t free_bytes = hr_gpu_real_free(); /* the new context is current */
     hr_mutex_lock(&overhead_lock);
@@ -169,7 +186,8 @@ void hr_gpu_context_made(unsigned gpu) {
     hr_mutex_unlock(&overhead_lock);
 }
 
-void hr_gpu_charge_overhead(unsigned gpu, size_t free_before, size_t free_after) {
+void hr_gpu_charge_overhead(unsigned gpu, size_t free_before, size_t free_after)
+{
     struct gpu *g = &gpus[gpu];
     if (free_before == free_after)
         return;

@@ -20,14 +20,16 @@ struct retired {
 static struct hr_mutex refs_lock = HR_MUTEX_INIT(HR_RANK_QUEUE, "hidden pointers");
 static struct retired *retired_lists; /* guarded by refs_lock */
 
-static bool holds(const struct hr_refs *refs, const struct hr_extent *e) {
+static bool holds(const struct hr_refs *refs, const struct hr_extent *e)
+{
     for (uint32_t i = 0; refs && i < refs->count; i++)
         if (refs->extent[i] == e)
             return true;
     return false;
 }
 
-static void retire_locked(struct hr_refs *refs) {
+static void retire_locked(struct hr_refs *refs)
+{
     struct retired *r = refs ? malloc(sizeof *r) : NULL;
     if (!r)
         return; /* out of memory: the old list leaks, which is safe */
@@ -37,7 +39,8 @@ static void retire_locked(struct hr_refs *refs) {
 }
 
 /* Adds extents to what `holder` names. */
-static void add_refs(struct hr_extent *holder, struct hr_extent *const *found, uint32_t count) {
+static void add_refs(struct hr_extent *holder, struct hr_extent *const *found, uint32_t count)
+{
     hr_mutex_lock(&refs_lock);
     struct hr_refs *old = atomic_load(&holder->refs);
     uint32_t old_count = old ? old->count : 0, live = 0;
@@ -61,7 +64,8 @@ static void add_refs(struct hr_extent *holder, struct hr_extent *const *found, u
     hr_mutex_unlock(&refs_lock);
 }
 
-void hr_hidden_scan(CUdeviceptr destination, const void *payload, size_t bytes) {
+void hr_hidden_scan(CUdeviceptr destination, const void *payload, size_t bytes)
+{
     struct hr_extent *holder = hr_space_extent(destination);
     if (!holder || bytes < 8 || bytes > HR_HIDDEN_PAYLOAD_BYTES)
         return;
@@ -93,14 +97,16 @@ void hr_hidden_scan(CUdeviceptr destination, const void *payload, size_t bytes) 
         hr_stat_add(hr_thread_self(), HR_STAT_hidden_pointer_copies, 1);
 }
 
-void hr_hidden_propagate(CUdeviceptr destination, CUdeviceptr source) {
+void hr_hidden_propagate(CUdeviceptr destination, CUdeviceptr source)
+{
     struct hr_extent *from = hr_space_extent(source), *to = hr_space_extent(destination);
     struct hr_refs *refs = from ? atomic_load_explicit(&from->refs, memory_order_acquire) : NULL;
     if (refs && to && to != from)
         add_refs(to, refs->extent, refs->count);
 }
 
-void hr_hidden_collect_quiet(void) {
+void hr_hidden_collect_quiet(void)
+{
     hr_mutex_lock(&refs_lock);
     struct retired *list = retired_lists;
     retired_lists = NULL;

@@ -23,7 +23,8 @@ struct hr_mutex hr_move_lock = HR_MUTEX_INIT(HR_RANK_MOVE, "move");
 static uint64_t gate_span_ns = GATE_SPAN_NS; /* guarded by hr_move_lock */
 static uint64_t gate_not_before_ns;          /* guarded by hr_move_lock */
 
-static void gate_failed(void) {
+static void gate_failed(void)
+{
     gate_span_ns *= 2;
     if (gate_span_ns > GATE_SPAN_MOST_NS) {
         gate_span_ns = GATE_SPAN_NS;
@@ -33,14 +34,16 @@ static void gate_failed(void) {
 
 /* --- mapping ------------------------------------------------------------------------------------------------------ */
 
-static CUresult grant(unsigned gpu, CUdeviceptr address, size_t bytes) {
+static CUresult grant(unsigned gpu, CUdeviceptr address, size_t bytes)
+{
     CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hr_gpu_device(gpu)},
                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     return hr_drv.cuMemSetAccess(address, bytes, &desc, 1);
 }
 
 /* Bookkeeping of a chunk whose backing or mapping changed; the only writer of these fields. */
-static void set_chunk(struct hr_extent *e, struct hr_chunk *c, struct hr_phys *phys, bool mapped) {
+static void set_chunk(struct hr_extent *e, struct hr_chunk *c, struct hr_phys *phys, bool mapped)
+{
     bool was_resident = atomic_load(&c->state) == HR_CHUNK_RESIDENT || atomic_load(&c->state) == HR_CHUNK_MOVING_OUT;
     bool was_mapped = atomic_load(&c->mapped);
     bool resident = phys && phys->tier == HR_TIER_VRAM && mapped;
@@ -53,22 +56,26 @@ static void set_chunk(struct hr_extent *e, struct hr_chunk *c, struct hr_phys *p
         atomic_fetch_add(&e->not_accessible, mapped ? UINT32_MAX : 1);
 }
 
-static struct hr_extent *extent_of(struct hr_chunk *c) {
+static struct hr_extent *extent_of(struct hr_chunk *c)
+{
     return atomic_load_explicit(&c->extent, memory_order_acquire);
 }
 
 /* Maps phys at c and counts it in; access is granted by the caller for the whole run. */
-static CUresult map_one(struct hr_chunk *c, struct hr_phys *phys) {
+static CUresult map_one(struct hr_chunk *c, struct hr_phys *phys)
+{
     return phys->handle ? hr_drv.cuMemMap(hr_chunk_address(c), hr_chunk_bytes(), 0, phys->handle, 0) : CUDA_SUCCESS;
 }
 
 /* --- copying ------------------------------------------------------------------------------------------------------ */
 
-static CUresult mover_stream(struct hr_context *context) {
+static CUresult mover_stream(struct hr_context *context)
+{
     return context->mover ? CUDA_SUCCESS : hr_drv.cuStreamCreate(&context->mover, CU_STREAM_NON_BLOCKING);
 }
 
-static CUresult copy_all(struct hr_context *context, const struct hr_move *moves, unsigned count) {
+static CUresult copy_all(struct hr_context *context, const struct hr_move *moves, unsigned count)
+{
     struct hr_thread *t = hr_thread_self();
     uint64_t start_ns = hr_clock_ns();
     CUresult r = mover_stream(context);
@@ -82,7 +89,8 @@ static CUresult copy_all(struct hr_context *context, const struct hr_move *moves
 /* --- swapping ----------------------------------------------------------------------------------------------------- */
 
 /* Puts the old mapping of moves[0..n) back after a failed swap; `mapped_new` of them have the new one. */
-static void restore_run(unsigned gpu, struct hr_move *moves, unsigned n, unsigned mapped_new) {
+static void restore_run(unsigned gpu, struct hr_move *moves, unsigned n, unsigned mapped_new)
+{
     for (unsigned i = 0; i < mapped_new; i++)
         if (moves[i].to->handle)
             hr_drv.cuMemUnmap(hr_chunk_address(moves[i].chunk), hr_chunk_bytes());
@@ -98,13 +106,15 @@ static void restore_run(unsigned gpu, struct hr_move *moves, unsigned n, unsigne
                 hr_drv.cuMemUnmap(hr_chunk_address(c), hr_chunk_bytes());
         }
         if (old->handle && !mapped)
-            hr_log(HR_LOG_ERROR, "a chunk could not be mapped back after a failed move; the next call that names it tries again");
+            hr_log(HR_LOG_ERROR,
+                   "a chunk could not be mapped back after a failed move; the next call that names it tries again");
         set_chunk(extent_of(c), c, old, mapped);
     }
 }
 
 /* Unmaps the mapped chunks of an address-adjacent run, in as few calls as there are gaps. */
-static CUresult unmap_run(struct hr_move *moves, unsigned n) {
+static CUresult unmap_run(struct hr_move *moves, unsigned n)
+{
     for (unsigned i = 0; i < n;) {
         unsigned k = i;
         while (k < n && atomic_load(&moves[k].chunk->mapped))
@@ -114,14 +124,16 @@ static CUresult unmap_run(struct hr_move *moves, unsigned n) {
             if (r != CUDA_SUCCESS)
                 return r; /* what was unmapped before is put back by the caller */
             for (unsigned j = i; j < k; j++)
-                atomic_store(&moves[j].chunk->mapped, 2); /* unmapped, but still counted as mapped: restored or swapped next */
+                atomic_store(&moves[j].chunk->mapped,
+                             2); /* unmapped, but still counted as mapped: restored or swapped next */
         }
         i = k + 1;
     }
     return CUDA_SUCCESS;
 }
 
-static CUresult swap_run(unsigned gpu, struct hr_move *moves, unsigned n) {
+static CUresult swap_run(unsigned gpu, struct hr_move *moves, unsigned n)
+{
     unsigned mapped_new = 0;
     CUresult r = unmap_run(moves, n);
     for (; r == CUDA_SUCCESS && mapped_new < n; mapped_new++) {
@@ -150,12 +162,14 @@ static CUresult swap_run(unsigned gpu, struct hr_move *moves, unsigned n) {
     return CUDA_SUCCESS;
 }
 
-static int by_address(const void *a, const void *b) {
+static int by_address(const void *a, const void *b)
+{
     const struct hr_move *x = a, *y = b;
     return x->chunk < y->chunk ? -1 : x->chunk > y->chunk;
 }
 
-static enum hr_moved swap_all(unsigned gpu, struct hr_move *moves, unsigned count) {
+static enum hr_moved swap_all(unsigned gpu, struct hr_move *moves, unsigned count)
+{
     uint64_t start_ns = hr_clock_ns();
     enum hr_moved result = HR_MOVED;
     for (unsigned i = 0; i < count;) {
@@ -172,7 +186,8 @@ static enum hr_moved swap_all(unsigned gpu, struct hr_move *moves, unsigned coun
 
 /* --- the protocol ------------------------------------------------------------------------------------------------- */
 
-static void mark_moving(struct hr_move *moves, unsigned count, bool moving) {
+static void mark_moving(struct hr_move *moves, unsigned count, bool moving)
+{
     for (unsigned i = 0; i < count; i++) {
         struct hr_chunk *c = moves[i].chunk;
         uint8_t state = atomic_load(&c->state);
@@ -183,7 +198,8 @@ static void mark_moving(struct hr_move *moves, unsigned count, bool moving) {
     }
 }
 
-static enum hr_moved abandon(struct hr_move *moves, unsigned count, enum hr_moved why) {
+static enum hr_moved abandon(struct hr_move *moves, unsigned count, enum hr_moved why)
+{
     mark_moving(moves, count, false);
     for (unsigned i = 0; i < count; i++)
         hr_tier_of(moves[i].to)->give(moves[i].to);
@@ -192,7 +208,8 @@ static enum hr_moved abandon(struct hr_move *moves, unsigned count, enum hr_move
 }
 
 /* Step 1: a copy with the gate open. true = it was made, and nothing had been submitted up to *entered_out that still runs. */
-static bool copy_early(struct hr_context *context, struct hr_move *moves, unsigned count, uint64_t *entered_out) {
+static bool copy_early(struct hr_context *context, struct hr_move *moves, unsigned count, uint64_t *entered_out)
+{
     if (!hr_gate_snapshot(entered_out) || !hr_quiet_now(HR_ALL_GPUS))
         return false;
     return copy_all(context, moves, count) == CUDA_SUCCESS;
@@ -200,7 +217,8 @@ static bool copy_early(struct hr_context *context, struct hr_move *moves, unsign
 
 /* Step 2, with the gate closed: makes sure that the copies are what the chunks hold. */
 static enum hr_moved settle(struct hr_context *context, struct hr_move *moves, unsigned count, bool copied,
-                            uint64_t entered, uint64_t deadline_ns) {
+                            uint64_t entered, uint64_t deadline_ns)
+{
 #ifdef HR_MUTANT_STALE_COPY_IN
     if (copied)
         return HR_MOVED;
@@ -217,7 +235,8 @@ static enum hr_moved settle(struct hr_context *context, struct hr_move *moves, u
     return copy_all(context, moves, count) == CUDA_SUCCESS ? HR_MOVED : HR_MOVE_FAILED;
 }
 
-static void count_moved(struct hr_move *moves, unsigned count, bool out) {
+static void count_moved(struct hr_move *moves, unsigned count, bool out)
+{
     struct hr_thread *t = hr_thread_self();
     uint64_t bytes = 0;
     for (unsigned i = 0; i < count; i++) {
@@ -232,7 +251,8 @@ static void count_moved(struct hr_move *moves, unsigned count, bool out) {
     hr_stat_add(t, out ? HR_STAT_moves_out : HR_STAT_moves_in, 1);
 }
 
-enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned count) {
+enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned count)
+{
     struct hr_context *context = hr_context_of_gpu(gpu);
     bool pushed = false, out = count > 0 && moves[0].to->tier != HR_TIER_VRAM;
     if (count == 0)
@@ -275,7 +295,8 @@ enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned
 
 /* Takes and maps one chunk each; how many worked. */
 static uint32_t map_fresh(struct hr_extent *e, uint32_t first_chunk, uint32_t count, const struct hr_tier *tier,
-                          struct hr_phys **taken, CUresult *error_out) {
+                          struct hr_phys **taken, CUresult *error_out)
+{
     uint32_t n = 0;
     *error_out = CUDA_SUCCESS;
     for (; n < count; n++) {
@@ -292,7 +313,8 @@ static uint32_t map_fresh(struct hr_extent *e, uint32_t first_chunk, uint32_t co
 }
 
 static uint32_t back_some(struct hr_extent *e, uint32_t first_chunk, uint32_t count, const struct hr_tier *tier,
-                          CUresult *error_out) {
+                          CUresult *error_out)
+{
     struct hr_phys *taken[HR_MOVE_MAX];
     struct hr_chunk *c = &hr_space.chunks[first_chunk];
     uint32_t n = map_fresh(e, first_chunk, count, tier, taken, error_out);
@@ -314,7 +336,8 @@ static uint32_t back_some(struct hr_extent *e, uint32_t first_chunk, uint32_t co
 }
 
 uint32_t hr_back_fresh_locked(struct hr_extent *e, uint32_t first_chunk, uint32_t count, const struct hr_tier *tier,
-                              CUresult *error_out) {
+                              CUresult *error_out)
+{
     uint32_t done = 0;
     *error_out = CUDA_SUCCESS;
     /* Either this sees that the extent died, or the free sees that it was touched. */
@@ -333,7 +356,8 @@ uint32_t hr_back_fresh_locked(struct hr_extent *e, uint32_t first_chunk, uint32_
     return done;
 }
 
-CUresult hr_map_again_locked(struct hr_chunk *c) {
+CUresult hr_map_again_locked(struct hr_chunk *c)
+{
     struct hr_extent *e = extent_of(c);
     CUresult r = map_one(c, c->phys);
     if (r != CUDA_SUCCESS)
@@ -347,7 +371,8 @@ CUresult hr_map_again_locked(struct hr_chunk *c) {
     return CUDA_SUCCESS;
 }
 
-CUresult hr_drop_backing_locked(struct hr_extent *e) {
+CUresult hr_drop_backing_locked(struct hr_extent *e)
+{
     CUresult failed = CUDA_SUCCESS;
     for (uint32_t i = 0; i < e->chunk_count;) {
         struct hr_chunk *c = &hr_space.chunks[e->first_chunk + i];

@@ -25,7 +25,8 @@
 #define UNMAPPED_WAIT_NS UINT64_C(60000000000) /* without mappable host memory: then the launch fails */
 static _Atomic(uint64_t) patience_ns = PATIENCE_MOST_NS;
 
-bool hr_access_settle(struct hr_thread *t) {
+bool hr_access_settle(struct hr_thread *t)
+{
     uint64_t span = atomic_load(&patience_ns), start_ns = hr_clock_ns();
     bool quiet = hr_quiet_wait(HR_ALL_GPUS, start_ns + span);
     hr_stat_add(t, HR_STAT_stall_drain_ns, hr_clock_ns() - start_ns);
@@ -42,19 +43,22 @@ bool hr_access_settle(struct hr_thread *t) {
 static struct hr_policy_run *runs; /* guarded by hr_move_lock */
 static size_t runs_capacity;       /* guarded by hr_move_lock */
 
-static bool may_leave(const struct hr_chunk *c) {
+static bool may_leave(const struct hr_chunk *c)
+{
     const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
     return atomic_load_explicit(&c->state, memory_order_relaxed) == HR_CHUNK_RESIDENT && e && atomic_load(&e->live) &&
            atomic_load_explicit(&c->pins, memory_order_relaxed) == 0;
 }
 
-static uint64_t last_use_of(const struct hr_chunk *c) {
+static uint64_t last_use_of(const struct hr_chunk *c)
+{
     const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
-    return atomic_load_explicit(atomic_load_explicit(&e->has_starts, memory_order_relaxed) ? &c->last_use : &e->last_use,
-                                memory_order_relaxed);
+    return atomic_load_explicit(
+        atomic_load_explicit(&e->has_starts, memory_order_relaxed) ? &c->last_use : &e->last_use, memory_order_relaxed);
 }
 
-static bool add_run(size_t *count, struct hr_policy_run run) {
+static bool add_run(size_t *count, struct hr_policy_run run)
+{
     if (*count == runs_capacity) {
         size_t capacity = runs_capacity ? runs_capacity * 2 : 1024;
         struct hr_policy_run *grown = realloc(runs, capacity * sizeof *grown);
@@ -68,7 +72,8 @@ static bool add_run(size_t *count, struct hr_policy_run run) {
 }
 
 /* Lists what could leave a GPU's VRAM, in runs of adjacent chunks of one allocation. */
-static size_t list_runs_locked(unsigned gpu) {
+static size_t list_runs_locked(unsigned gpu)
+{
     uint32_t most = hr_policy_run_chunks(hr_chunk_bytes(), hr_tier_vram_limit(gpu));
     uint32_t first = hr_space.window[gpu].first_chunk, end = first + hr_space.window[gpu].chunk_count;
     size_t count = 0, left = hr_tier_vram.in_use_chunks(gpu);
@@ -94,7 +99,8 @@ static size_t list_runs_locked(unsigned gpu) {
 }
 
 /* Sends chunks to host memory, as far as it has room; how many left. */
-static size_t send_out_locked(unsigned gpu, struct hr_chunk *const *chunks, size_t count) HR_REQUIRES(hr_move_lock) {
+static size_t send_out_locked(unsigned gpu, struct hr_chunk *const *chunks, size_t count) HR_REQUIRES(hr_move_lock)
+{
     struct hr_move moves[HR_MOVE_MAX];
     size_t left = 0;
     for (size_t at = 0; at < count;) {
@@ -119,7 +125,8 @@ static size_t send_out_locked(unsigned gpu, struct hr_chunk *const *chunks, size
 }
 
 /* Moves at least `need` chunks out if the policy finds that many; how many left. */
-static size_t evict_locked(unsigned gpu, size_t need) HR_REQUIRES(hr_move_lock) {
+static size_t evict_locked(unsigned gpu, size_t need) HR_REQUIRES(hr_move_lock)
+{
     size_t listed = list_runs_locked(gpu);
     size_t chosen = hr_policy_pick_victims(runs, listed, need), count = 0, left = 0;
     struct hr_chunk *chunks[HR_MOVE_MAX * 4];
@@ -142,7 +149,8 @@ static size_t evict_locked(unsigned gpu, size_t need) HR_REQUIRES(hr_move_lock) 
 /* --- moves in ----------------------------------------------------------------------------------------------------- */
 
 /* Backs RESERVED chunks of the named pieces with free VRAM. */
-static CUresult fresh_vram_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRES(hr_move_lock) {
+static CUresult fresh_vram_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRES(hr_move_lock)
+{
     for (unsigned p = 0; p < set->count; p++) {
         struct hr_piece *piece = &set->piece[p];
         for (uint32_t i = piece->first_chunk; piece->extent->gpu == gpu && i < piece->end_chunk;) {
@@ -162,21 +170,25 @@ static CUresult fresh_vram_locked(struct hr_working_set *set, unsigned gpu) HR_R
 }
 
 /* Chunks of the named pieces that are not in local VRAM; duplicates count twice. */
-static size_t count_missing(const struct hr_working_set *set, unsigned gpu) {
+static size_t count_missing(const struct hr_working_set *set, unsigned gpu)
+{
     size_t missing = 0;
     for (unsigned p = 0; p < set->count; p++)
-        for (uint32_t i = set->piece[p].first_chunk; set->piece[p].extent->gpu == gpu && i < set->piece[p].end_chunk; i++)
+        for (uint32_t i = set->piece[p].first_chunk; set->piece[p].extent->gpu == gpu && i < set->piece[p].end_chunk;
+             i++)
             missing += atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) != HR_CHUNK_RESIDENT;
     return missing;
 }
 
 /* Brings chunks of the named pieces from host memory into free VRAM. */
-static void bring_in_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRES(hr_move_lock) {
+static void bring_in_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRES(hr_move_lock)
+{
     struct hr_move moves[HR_MOVE_MAX];
     unsigned n = 0;
     bool room = true;
     for (unsigned p = 0; p < set->count && room; p++) {
-        for (uint32_t i = set->piece[p].first_chunk; set->piece[p].extent->gpu == gpu && i < set->piece[p].end_chunk; i++) {
+        for (uint32_t i = set->piece[p].first_chunk; set->piece[p].extent->gpu == gpu && i < set->piece[p].end_chunk;
+             i++) {
             struct hr_chunk *c = &hr_space.chunks[i];
             bool listed = false; /* pieces may overlap */
             for (unsigned k = 0; k < n && !listed; k++)
@@ -199,7 +211,8 @@ static void bring_in_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRE
 }
 
 /* One attempt with the devices at rest (or not: then the batches give up by themselves). */
-static CUresult exchange_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRES(hr_move_lock) {
+static CUresult exchange_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRES(hr_move_lock)
+{
     CUresult r = fresh_vram_locked(set, gpu);
     if (r != CUDA_SUCCESS)
         return r;
@@ -213,7 +226,8 @@ static CUresult exchange_locked(struct hr_working_set *set, unsigned gpu) HR_REQ
 }
 
 /* Whether moving could help at all: there is free VRAM, something that could leave, or something in quarantine. */
-static bool can_improve(unsigned gpu) {
+static bool can_improve(unsigned gpu)
+{
     if (hr_tier_vram.available_chunks(gpu) > 0 || hr_quarantine_any())
         return true;
     hr_mutex_lock(&hr_move_lock);
@@ -224,19 +238,22 @@ static bool can_improve(unsigned gpu) {
 
 /* --- the launch's side -------------------------------------------------------------------------------------------- */
 
-static void add_pins(struct hr_working_set *set, int delta) {
+static void add_pins(struct hr_working_set *set, int delta)
+{
     for (unsigned p = 0; p < set->count; p++)
         for (uint32_t i = set->piece[p].first_chunk; i < set->piece[p].end_chunk; i++)
             atomic_fetch_add(&hr_space.chunks[i].pins, (uint16_t)delta);
 }
 
-void hr_access_unpin(struct hr_working_set *set) {
+void hr_access_unpin(struct hr_working_set *set)
+{
     add_pins(set, -1);
     set->count = 0;
 }
 
 /* Every chunk of every named allocation gets mapped, wherever there is room. */
-static CUresult back_named(struct hr_thread *t, const struct hr_working_set *set, unsigned gpu) {
+static CUresult back_named(struct hr_thread *t, const struct hr_working_set *set, unsigned gpu)
+{
     CUresult r = CUDA_SUCCESS;
     for (unsigned p = 0; p < set->count && r == CUDA_SUCCESS; p++) {
         struct hr_extent *e = set->piece[p].extent;
@@ -246,7 +263,8 @@ static CUresult back_named(struct hr_thread *t, const struct hr_working_set *set
     return r;
 }
 
-static bool all_accessible(const struct hr_working_set *set, unsigned gpu) {
+static bool all_accessible(const struct hr_working_set *set, unsigned gpu)
+{
     for (unsigned p = 0; p < set->count; p++) {
         struct hr_extent *e = set->piece[p].extent;
         if (e->gpu == gpu && atomic_load(&e->live) && atomic_load(&e->not_accessible) > 0)
@@ -255,7 +273,8 @@ static bool all_accessible(const struct hr_working_set *set, unsigned gpu) {
     return true;
 }
 
-static size_t wanted_chunks(const struct hr_working_set *set, unsigned gpu) {
+static size_t wanted_chunks(const struct hr_working_set *set, unsigned gpu)
+{
     size_t n = 0;
     for (unsigned p = 0; p < set->count; p++)
         if (set->piece[p].extent->gpu == gpu)
@@ -264,10 +283,12 @@ static size_t wanted_chunks(const struct hr_working_set *set, unsigned gpu) {
 }
 
 /* Where host memory cannot be mapped, a launch needs all that it names in VRAM at once. */
-static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *set, unsigned gpu) {
+static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *set, unsigned gpu)
+{
     uint64_t give_up_ns = hr_clock_ns() + UNMAPPED_WAIT_NS;
     if (wanted_chunks(set, gpu) > hr_tier_vram_limit(gpu)) {
-        hr_log(HR_LOG_ERROR, "a launch names %zu chunks, more than the VRAM's %zu, and host memory cannot be mapped here",
+        hr_log(HR_LOG_ERROR,
+               "a launch names %zu chunks, more than the VRAM's %zu, and host memory cannot be mapped here",
                wanted_chunks(set, gpu), hr_tier_vram_limit(gpu));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -292,7 +313,8 @@ static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *s
     }
 }
 
-static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set, unsigned gpu) {
+static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set, unsigned gpu)
+{
     hr_mutex_lock(&hr_move_lock);
     CUresult r = fresh_vram_locked(set, gpu);
     size_t missing = count_missing(set, gpu);
@@ -312,7 +334,8 @@ static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set
     return r;
 }
 
-static CUresult prepare_gpu(struct hr_thread *t, struct hr_working_set *set, unsigned gpu) {
+static CUresult prepare_gpu(struct hr_thread *t, struct hr_working_set *set, unsigned gpu)
+{
     struct hr_context *context = hr_context_of_gpu(gpu);
     bool pushed;
     if (wanted_chunks(set, gpu) == 0)
@@ -327,7 +350,8 @@ static CUresult prepare_gpu(struct hr_thread *t, struct hr_working_set *set, uns
     return r;
 }
 
-static bool back_visited(CUdeviceptr address, void *arg) {
+static bool back_visited(CUdeviceptr address, void *arg)
+{
     CUresult *r = arg;
     struct hr_allocation a;
     if (hr_space_find(address, &a) && atomic_load(&a.extent->not_accessible) > 0)
@@ -335,7 +359,8 @@ static bool back_visited(CUdeviceptr address, void *arg) {
     return *r == CUDA_SUCCESS;
 }
 
-CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set) {
+CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set)
+{
     uint64_t start_ns = hr_clock_ns();
     CUresult r = CUDA_SUCCESS;
     add_pins(set, 1);
@@ -356,7 +381,8 @@ CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set) {
 
 /* --- pressure, tests and hints ------------------------------------------------------------------------------------ */
 
-size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes) {
+size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes)
+{
     size_t chunks = (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift;
     size_t freed = hr_tier_vram.trim(gpu, chunks);
     if (freed < chunks) {
@@ -369,7 +395,8 @@ size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes) {
     return freed;
 }
 
-static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes, bool out) {
+static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes, bool out)
+{
     struct hr_extent *e = hr_space_extent(address);
     struct hr_context *context = e ? hr_context_of_gpu(e->gpu) : NULL;
     bool pushed;
@@ -408,10 +435,12 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
     return moved;
 }
 
-size_t hr_access_evict_range(struct hr_thread *t, CUdeviceptr address, size_t bytes) {
+size_t hr_access_evict_range(struct hr_thread *t, CUdeviceptr address, size_t bytes)
+{
     return move_range(t, address, bytes, true);
 }
 
-size_t hr_access_restore_range(struct hr_thread *t, CUdeviceptr address, size_t bytes) {
+size_t hr_access_restore_range(struct hr_thread *t, CUdeviceptr address, size_t bytes)
+{
     return move_range(t, address, bytes, false);
 }

@@ -25,7 +25,8 @@ struct list {
 };
 static _Atomic(uint64_t) waiting;
 
-static struct list *list_of(struct hr_thread *t) {
+static struct list *list_of(struct hr_thread *t)
+{
     struct list *list = t->room[HR_ROOM_QUARANTINE];
     if (!list && (list = calloc(1, sizeof *list))) {
         hr_mutex_init(&list->lock, HR_RANK_QUEUE, "quarantine");
@@ -34,7 +35,8 @@ static struct list *list_of(struct hr_thread *t) {
     return list;
 }
 
-static bool push_locked(struct list *list, struct entry entry) {
+static bool push_locked(struct list *list, struct entry entry)
+{
     if (list->count == list->capacity) {
         uint32_t capacity = list->capacity ? list->capacity * 2 : 64;
         struct entry *grown = realloc(list->entries, capacity * sizeof *grown);
@@ -47,7 +49,8 @@ static bool push_locked(struct list *list, struct entry entry) {
     return true;
 }
 
-void hr_quarantine_add(struct hr_thread *t, CUdeviceptr address) {
+void hr_quarantine_add(struct hr_thread *t, CUdeviceptr address)
+{
     struct list *list = list_of(t);
     bool kept = false;
     if (list) {
@@ -61,11 +64,13 @@ void hr_quarantine_add(struct hr_thread *t, CUdeviceptr address) {
         hr_log(HR_LOG_ERROR, "freed memory at 0x%llx is lost: no memory to remember it", (unsigned long long)address);
 }
 
-bool hr_quarantine_any(void) {
+bool hr_quarantine_any(void)
+{
     return atomic_load_explicit(&waiting, memory_order_relaxed) > 0;
 }
 
-static bool drop(struct hr_extent *e) {
+static bool drop(struct hr_extent *e)
+{
     hr_mutex_lock(&hr_move_lock);
     CUresult r = hr_drop_backing_locked(e);
     hr_mutex_unlock(&hr_move_lock);
@@ -75,7 +80,8 @@ static bool drop(struct hr_extent *e) {
 }
 
 /* true = released; false = its backing could not be taken away: keep it. */
-static bool release_one(struct hr_thread *t, CUdeviceptr address) {
+static bool release_one(struct hr_thread *t, CUdeviceptr address)
+{
     struct hr_extent *e = atomic_load(&hr_space_chunk(address)->extent);
     bool large = atomic_load(&e->kind) == HR_EXTENT_LARGE;
     if (large && !drop(e))
@@ -90,13 +96,15 @@ static bool release_one(struct hr_thread *t, CUdeviceptr address) {
     return true;
 }
 
-void hr_quarantine_release_one(struct hr_thread *t, CUdeviceptr address) {
+void hr_quarantine_release_one(struct hr_thread *t, CUdeviceptr address)
+{
     if (!release_one(t, address))
         hr_quarantine_add(t, address);
 }
 
 /* Moves covered entries of one list out; how many. */
-static uint32_t take_covered(struct list *list, struct entry *out, uint32_t most) {
+static uint32_t take_covered(struct list *list, struct entry *out, uint32_t most)
+{
     uint32_t taken = 0, kept = 0;
     hr_mutex_lock(&list->lock);
     for (uint32_t i = 0; i < list->count; i++) {
@@ -110,7 +118,8 @@ static uint32_t take_covered(struct list *list, struct entry *out, uint32_t most
     return taken;
 }
 
-size_t hr_quarantine_release(struct hr_thread *t) {
+size_t hr_quarantine_release(struct hr_thread *t)
+{
     struct entry batch[64];
     size_t released = 0;
     if (!hr_quarantine_any())

@@ -6,9 +6,9 @@
 #include "space/space.h"
 
 #define HR_CLASS_COUNT 64
-#define HR_SMALL_CACHE 32     /* slots kept per class and thread at most */
-#define HR_LARGE_CLASSES 8    /* extents of 1..8 chunks are cached per thread */
-#define HR_LARGE_CACHE 8      /* this many of each */
+#define HR_SMALL_CACHE 32  /* slots kept per class and thread at most */
+#define HR_LARGE_CLASSES 8 /* extents of 1..8 chunks are cached per thread */
+#define HR_LARGE_CACHE 8   /* this many of each */
 
 /* A thread's share of one window. */
 struct hr_cache {
@@ -40,7 +40,7 @@ struct hr_extent *hr_ranges_take_locked(unsigned gpu, uint32_t chunk_count);
 void hr_ranges_give_locked(struct hr_extent *e);
 
 /* slab.c */
-unsigned hr_slab_class(size_t bytes);   /* HR_CLASS_COUNT = too large for a slab */
+unsigned hr_slab_class(size_t bytes); /* HR_CLASS_COUNT = too large for a slab */
 size_t hr_slab_class_bytes(unsigned class_index);
 CUresult hr_slab_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out);
 enum hr_retire hr_slab_retire(struct hr_extent *e, CUdeviceptr address, size_t *bytes_out);

@@ -8,15 +8,16 @@
  */
 
 static struct hr_mutex ledger_lock = HR_MUTEX_INIT(HR_RANK_LEDGER, "ledger");
-static size_t pool_bytes;                  /* set once */
-static size_t cap_bytes[HR_MAX_GPUS];      /* set once */
-static size_t batch_bytes;                 /* set once */
-static unsigned gpus;                      /* set once */
-static size_t drawn_total;                 /* guarded by ledger_lock: charges and credits */
-static size_t drawn[HR_MAX_GPUS];          /* guarded by ledger_lock */
-static size_t peak_bytes;                  /* guarded by ledger_lock: highest drawn_total, credits included */
+static size_t pool_bytes;             /* set once */
+static size_t cap_bytes[HR_MAX_GPUS]; /* set once */
+static size_t batch_bytes;            /* set once */
+static unsigned gpus;                 /* set once */
+static size_t drawn_total;            /* guarded by ledger_lock: charges and credits */
+static size_t drawn[HR_MAX_GPUS];     /* guarded by ledger_lock */
+static size_t peak_bytes;             /* guarded by ledger_lock: highest drawn_total, credits included */
 
-void hr_ledger_init(size_t pool, unsigned gpu_count, const size_t *window_cap_bytes) {
+void hr_ledger_init(size_t pool, unsigned gpu_count, const size_t *window_cap_bytes)
+{
     pool_bytes = pool;
     gpus = gpu_count;
     size_t smallest = pool;
@@ -29,26 +30,31 @@ void hr_ledger_init(size_t pool, unsigned gpu_count, const size_t *window_cap_by
     batch_bytes = smallest / 64 < ((size_t)64 << 20) ? smallest / 64 : (size_t)64 << 20;
 }
 
-static void give_back_locked(unsigned gpu, size_t bytes) {
+static void give_back_locked(unsigned gpu, size_t bytes)
+{
     drawn[gpu] -= bytes;
     drawn_total -= bytes;
 }
 
-static bool fits_locked(unsigned gpu, size_t bytes) {
+static bool fits_locked(unsigned gpu, size_t bytes)
+{
     return bytes <= cap_bytes[gpu] && drawn[gpu] <= cap_bytes[gpu] - bytes && bytes <= pool_bytes &&
            drawn_total <= pool_bytes - bytes;
 }
 
 /* Calls every thread's credits back. */
-static void recall_locked(void) {
+static void recall_locked(void)
+{
     for (struct hr_thread *t = hr_thread_first(); t; t = t->next) {
-        struct hr_space_thread *s = __atomic_load_n((struct hr_space_thread **)&t->room[HR_ROOM_SPACE], __ATOMIC_ACQUIRE);
+        struct hr_space_thread *s =
+            __atomic_load_n((struct hr_space_thread **)&t->room[HR_ROOM_SPACE], __ATOMIC_ACQUIRE);
         for (unsigned g = 0; s && g < gpus; g++)
             give_back_locked(g, atomic_exchange(&s->credit_bytes[g], 0));
     }
 }
 
-static bool draw(struct hr_space_thread *s, unsigned gpu, size_t bytes) {
+static bool draw(struct hr_space_thread *s, unsigned gpu, size_t bytes)
+{
     hr_mutex_lock(&ledger_lock);
     size_t extra = batch_bytes;
     bool ok = fits_locked(gpu, bytes + extra);
@@ -71,7 +77,8 @@ static bool draw(struct hr_space_thread *s, unsigned gpu, size_t bytes) {
     return ok;
 }
 
-bool hr_ledger_charge(struct hr_thread *t, unsigned gpu, size_t bytes) {
+bool hr_ledger_charge(struct hr_thread *t, unsigned gpu, size_t bytes)
+{
     struct hr_space_thread *s = hr_space_thread(t);
     if (!s)
         return false;
@@ -82,7 +89,8 @@ bool hr_ledger_charge(struct hr_thread *t, unsigned gpu, size_t bytes) {
     return draw(s, gpu, bytes);
 }
 
-void hr_ledger_uncharge(struct hr_thread *t, unsigned gpu, size_t bytes) {
+void hr_ledger_uncharge(struct hr_thread *t, unsigned gpu, size_t bytes)
+{
     struct hr_space_thread *s = hr_space_thread(t);
     uint64_t credit = 0;
     if (s)
@@ -94,7 +102,8 @@ void hr_ledger_uncharge(struct hr_thread *t, unsigned gpu, size_t bytes) {
     hr_mutex_unlock(&ledger_lock);
 }
 
-void hr_ledger_flush_thread(struct hr_thread *t) {
+void hr_ledger_flush_thread(struct hr_thread *t)
+{
     struct hr_space_thread *s = t->room[HR_ROOM_SPACE];
     hr_mutex_lock(&ledger_lock);
     for (unsigned g = 0; s && g < gpus; g++)
@@ -102,32 +111,38 @@ void hr_ledger_flush_thread(struct hr_thread *t) {
     hr_mutex_unlock(&ledger_lock);
 }
 
-static size_t credits_locked(unsigned gpu) {
+static size_t credits_locked(unsigned gpu)
+{
     size_t sum = 0;
     for (struct hr_thread *t = hr_thread_first(); t; t = t->next) {
-        struct hr_space_thread *s = __atomic_load_n((struct hr_space_thread **)&t->room[HR_ROOM_SPACE], __ATOMIC_ACQUIRE);
+        struct hr_space_thread *s =
+            __atomic_load_n((struct hr_space_thread **)&t->room[HR_ROOM_SPACE], __ATOMIC_ACQUIRE);
         if (s)
             sum += atomic_load_explicit(&s->credit_bytes[gpu], memory_order_relaxed);
     }
     return sum;
 }
 
-static size_t minus(size_t a, size_t b) {
+static size_t minus(size_t a, size_t b)
+{
     return a > b ? a - b : 0;
 }
 
-size_t hr_ledger_charged(unsigned gpu) {
+size_t hr_ledger_charged(unsigned gpu)
+{
     hr_mutex_lock(&ledger_lock);
     size_t charged = minus(drawn[gpu], credits_locked(gpu));
     hr_mutex_unlock(&ledger_lock);
     return charged;
 }
 
-size_t hr_ledger_capacity(unsigned gpu) {
+size_t hr_ledger_capacity(unsigned gpu)
+{
     return cap_bytes[gpu] < pool_bytes ? cap_bytes[gpu] : pool_bytes;
 }
 
-size_t hr_ledger_free(unsigned gpu) {
+size_t hr_ledger_free(unsigned gpu)
+{
     hr_mutex_lock(&ledger_lock);
     size_t total = drawn_total;
     for (unsigned g = 0; g < gpus; g++)
@@ -138,7 +153,8 @@ size_t hr_ledger_free(unsigned gpu) {
     return in_window < in_pool ? in_window : in_pool;
 }
 
-size_t hr_ledger_peak(void) {
+size_t hr_ledger_peak(void)
+{
     hr_mutex_lock(&ledger_lock);
     size_t peak = peak_bytes;
     hr_mutex_unlock(&ledger_lock);

@@ -14,15 +14,16 @@
 static struct hr_extent *bins[HR_MAX_GPUS][BIN_COUNT]; /* guarded by hr_window_lock */
 static struct hr_extent *spare[HR_MAX_GPUS];           /* guarded by hr_window_lock: unused extent objects */
 
-static unsigned bin_of(uint32_t chunk_count) {
+static unsigned bin_of(uint32_t chunk_count)
+{
     return 31u - (unsigned)__builtin_clz(chunk_count);
 }
 
-static struct hr_extent *new_extent_locked(unsigned gpu) {
+static struct hr_extent *new_extent_locked(unsigned gpu)
+{
     if (!spare[gpu]) {
         const size_t block_bytes = (size_t)256 << 10;
-        struct hr_extent *block =
-            mmap(NULL, block_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        struct hr_extent *block = mmap(NULL, block_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (block == MAP_FAILED)
             return NULL;
         for (size_t i = 0; i < block_bytes / sizeof *block; i++) {
@@ -37,7 +38,8 @@ static struct hr_extent *new_extent_locked(unsigned gpu) {
     return e;
 }
 
-static void unlink_locked(struct hr_extent *e) {
+static void unlink_locked(struct hr_extent *e)
+{
     struct hr_extent **head = &bins[e->gpu][bin_of(e->chunk_count)];
     if (e->prev)
         e->prev->next = e->next;
@@ -49,7 +51,8 @@ static void unlink_locked(struct hr_extent *e) {
 }
 
 /* A free range tags both its ends; the chunks between keep whatever they point at. */
-static void link_locked(struct hr_extent *e) {
+static void link_locked(struct hr_extent *e)
+{
     struct hr_extent **head = &bins[e->gpu][bin_of(e->chunk_count)];
     e->prev = NULL;
     e->next = *head;
@@ -61,7 +64,8 @@ static void link_locked(struct hr_extent *e) {
     atomic_store_explicit(&first[e->chunk_count - 1].extent, e, memory_order_release);
 }
 
-static void set_range(struct hr_extent *e, uint32_t first_chunk, uint32_t chunk_count) {
+static void set_range(struct hr_extent *e, uint32_t first_chunk, uint32_t chunk_count)
+{
     e->first_chunk = first_chunk;
     e->chunk_count = chunk_count;
     e->base = hr_space.base + ((CUdeviceptr)first_chunk << hr_space.chunk_shift);
@@ -69,7 +73,8 @@ static void set_range(struct hr_extent *e, uint32_t first_chunk, uint32_t chunk_
     atomic_store_explicit(&e->live, 0, memory_order_release);
 }
 
-CUresult hr_ranges_init(void) {
+CUresult hr_ranges_init(void)
+{
     for (unsigned g = 0; g < hr_space.gpu_count; g++) {
         hr_mutex_lock(&hr_window_lock[g]);
         struct hr_extent *e = new_extent_locked(g);
@@ -84,7 +89,8 @@ CUresult hr_ranges_init(void) {
     return CUDA_SUCCESS;
 }
 
-static struct hr_extent *best_of_bin(struct hr_extent *head, uint32_t chunk_count) {
+static struct hr_extent *best_of_bin(struct hr_extent *head, uint32_t chunk_count)
+{
     struct hr_extent *best = NULL;
     unsigned looked = 0;
     for (struct hr_extent *e = head; e && looked < 64; e = e->next, looked++)
@@ -93,7 +99,8 @@ static struct hr_extent *best_of_bin(struct hr_extent *head, uint32_t chunk_coun
     return best;
 }
 
-struct hr_extent *hr_ranges_take_locked(unsigned gpu, uint32_t chunk_count) {
+struct hr_extent *hr_ranges_take_locked(unsigned gpu, uint32_t chunk_count)
+{
     struct hr_extent *e = NULL;
     for (unsigned b = bin_of(chunk_count); b < BIN_COUNT && !e; b++)
         e = best_of_bin(bins[gpu][b], chunk_count);
@@ -117,24 +124,28 @@ struct hr_extent *hr_ranges_take_locked(unsigned gpu, uint32_t chunk_count) {
     return e;
 }
 
-static bool is_free_range(const struct hr_extent *e) {
-    return e && atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_FREE && (e->next || e->prev ||
-           bins[e->gpu][bin_of(e->chunk_count)] == e);
+static bool is_free_range(const struct hr_extent *e)
+{
+    return e && atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_FREE &&
+           (e->next || e->prev || bins[e->gpu][bin_of(e->chunk_count)] == e);
 }
 
-static void recycle_locked(struct hr_extent *e) {
+static void recycle_locked(struct hr_extent *e)
+{
     atomic_store_explicit(&e->live, 0, memory_order_release);
     e->next = spare[e->gpu];
     e->prev = NULL;
     spare[e->gpu] = e;
 }
 
-static void forget_tags(uint32_t first_chunk, uint32_t chunk_count) {
+static void forget_tags(uint32_t first_chunk, uint32_t chunk_count)
+{
     for (uint32_t i = 0; i < chunk_count; i++)
         atomic_store_explicit(&hr_space.chunks[first_chunk + i].extent, NULL, memory_order_release);
 }
 
-void hr_ranges_give_locked(struct hr_extent *e) {
+void hr_ranges_give_locked(struct hr_extent *e)
+{
     forget_tags(e->first_chunk, e->chunk_count);
     uint32_t window_first = hr_space.window[e->gpu].first_chunk;
     uint32_t window_end = window_first + hr_space.window[e->gpu].chunk_count;

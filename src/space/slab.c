@@ -20,9 +20,9 @@ struct hr_slab {
     bool listed;          /* guarded by hr_window_lock: in the partial list */
     struct hr_slab *next; /* guarded by hr_window_lock: in the pool of unused ones */
     size_t slot_bytes;
-    uint64_t *free_bits;  /* guarded by hr_window_lock */
-    _Atomic(uint32_t) *size_bytes;  /* per slot, 0 = not live */
-    _Atomic(uint32_t) *generation;  /* per slot, for the buffer id */
+    uint64_t *free_bits;           /* guarded by hr_window_lock */
+    _Atomic(uint32_t) *size_bytes; /* per slot, 0 = not live */
+    _Atomic(uint32_t) *generation; /* per slot, for the buffer id */
 };
 
 static struct hr_extent *partial[HR_MAX_GPUS][HR_CLASS_COUNT]; /* guarded by hr_window_lock */
@@ -30,14 +30,16 @@ static struct hr_extent *partial[HR_MAX_GPUS][HR_CLASS_COUNT]; /* guarded by hr_
 static struct hr_slab *pool[HR_MAX_GPUS][HR_CLASS_COUNT]; /* guarded by hr_window_lock */
 
 /* Classes 0..7: 512..4096. Then 8 per doubling: 4096 * (8 + k) / 8 << octave, k = 1..8. */
-size_t hr_slab_class_bytes(unsigned class_index) {
+size_t hr_slab_class_bytes(unsigned class_index)
+{
     if (class_index < 8)
         return (size_t)512 * (class_index + 1);
     unsigned octave = (class_index - 8) / 8, step = (class_index - 8) % 8 + 1;
     return ((size_t)512 * (8 + step)) << octave;
 }
 
-unsigned hr_slab_class(size_t bytes) {
+unsigned hr_slab_class(size_t bytes)
+{
     if (bytes > hr_chunk_bytes() / 2)
         return HR_CLASS_COUNT;
     if (bytes <= 4096)
@@ -48,12 +50,14 @@ unsigned hr_slab_class(size_t bytes) {
     return c < HR_CLASS_COUNT ? c : HR_CLASS_COUNT;
 }
 
-static unsigned cache_limit(size_t slot_bytes) {
+static unsigned cache_limit(size_t slot_bytes)
+{
     size_t n = ((size_t)512 << 10) / slot_bytes;
     return n < 1 ? 1 : n > HR_SMALL_CACHE ? HR_SMALL_CACHE : (unsigned)n;
 }
 
-static void list_locked(struct hr_extent *e) {
+static void list_locked(struct hr_extent *e)
+{
     struct hr_extent **head = &partial[e->gpu][e->slab->class_index];
     e->prev = NULL;
     e->next = *head;
@@ -63,7 +67,8 @@ static void list_locked(struct hr_extent *e) {
     e->slab->listed = true;
 }
 
-static void unlist_locked(struct hr_extent *e) {
+static void unlist_locked(struct hr_extent *e)
+{
     struct hr_extent **head = &partial[e->gpu][e->slab->class_index];
     if (e->prev)
         e->prev->next = e->next;
@@ -75,7 +80,8 @@ static void unlist_locked(struct hr_extent *e) {
     e->slab->listed = false;
 }
 
-static struct hr_slab *slab_create_locked(unsigned gpu, unsigned class_index) {
+static struct hr_slab *slab_create_locked(unsigned gpu, unsigned class_index)
+{
     size_t slot_bytes = hr_slab_class_bytes(class_index);
     uint32_t slots = (uint32_t)(hr_chunk_bytes() / slot_bytes);
     size_t words = (slots + 63) / 64;
@@ -100,7 +106,8 @@ static struct hr_slab *slab_create_locked(unsigned gpu, unsigned class_index) {
 }
 
 /* A fresh slab extent, charged and listed; NULL = out of memory. */
-static struct hr_extent *make_slab_locked(struct hr_thread *t, unsigned gpu, CUcontext ctx, unsigned class_index) {
+static struct hr_extent *make_slab_locked(struct hr_thread *t, unsigned gpu, CUcontext ctx, unsigned class_index)
+{
     if (!hr_ledger_charge(t, gpu, hr_chunk_bytes()))
         return NULL;
     struct hr_extent *e = hr_ranges_take_locked(gpu, 1);
@@ -121,7 +128,8 @@ static struct hr_extent *make_slab_locked(struct hr_thread *t, unsigned gpu, CUc
     return e;
 }
 
-static CUdeviceptr take_slot_locked(struct hr_extent *e) {
+static CUdeviceptr take_slot_locked(struct hr_extent *e)
+{
     struct hr_slab *slab = e->slab;
     for (uint32_t w = 0; w < (slab->slot_count + 63) / 64; w++) {
         if (!slab->free_bits[w])
@@ -136,7 +144,8 @@ static CUdeviceptr take_slot_locked(struct hr_extent *e) {
 }
 
 /* Gives one slot back. Returns e where that was the last one in use: then it is dead and off the list. */
-static struct hr_extent *give_slot_locked(struct hr_extent *e, CUdeviceptr address) {
+static struct hr_extent *give_slot_locked(struct hr_extent *e, CUdeviceptr address)
+{
     struct hr_slab *slab = e->slab;
     uint32_t index = (uint32_t)((address - e->base) / slab->slot_bytes);
     slab->free_bits[index / 64] |= UINT64_C(1) << (index % 64);
@@ -152,7 +161,8 @@ static struct hr_extent *give_slot_locked(struct hr_extent *e, CUdeviceptr addre
     return NULL;
 }
 
-static bool refill(struct hr_thread *t, unsigned gpu, CUcontext ctx, unsigned class_index, struct hr_cache *cache) {
+static bool refill(struct hr_thread *t, unsigned gpu, CUcontext ctx, unsigned class_index, struct hr_cache *cache)
+{
     unsigned want = cache_limit(hr_slab_class_bytes(class_index)), got = 0;
     CUdeviceptr taken[HR_SMALL_CACHE];
     hr_mutex_lock(&hr_window_lock[gpu]);
@@ -169,7 +179,8 @@ static bool refill(struct hr_thread *t, unsigned gpu, CUcontext ctx, unsigned cl
     return got > 0;
 }
 
-CUresult hr_slab_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out) {
+CUresult hr_slab_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out)
+{
     unsigned c = hr_slab_class(bytes);
     struct hr_cache *cache = hr_space_cache(t, gpu);
     if (!cache)
@@ -189,7 +200,8 @@ CUresult hr_slab_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t 
     return CUDA_SUCCESS;
 }
 
-enum hr_retire hr_slab_retire(struct hr_extent *e, CUdeviceptr address, size_t *bytes_out) {
+enum hr_retire hr_slab_retire(struct hr_extent *e, CUdeviceptr address, size_t *bytes_out)
+{
     struct hr_slab *slab = e->slab;
     size_t offset = address - e->base;
     uint32_t index = (uint32_t)(offset / slab->slot_bytes);
@@ -202,7 +214,8 @@ enum hr_retire hr_slab_retire(struct hr_extent *e, CUdeviceptr address, size_t *
     return atomic_load(&e->touched) ? HR_RETIRE_TOUCHED : HR_RETIRE_UNTOUCHED;
 }
 
-struct hr_extent *hr_slab_release(struct hr_thread *t, struct hr_extent *e, CUdeviceptr address) {
+struct hr_extent *hr_slab_release(struct hr_thread *t, struct hr_extent *e, CUdeviceptr address)
+{
     struct hr_cache *cache = hr_space_cache(t, e->gpu);
     unsigned c = e->slab->class_index;
     if (cache && cache->ctx == e->ctx && cache->small_count[c] < cache_limit(e->slab->slot_bytes)) {
@@ -215,12 +228,14 @@ struct hr_extent *hr_slab_release(struct hr_thread *t, struct hr_extent *e, CUde
     return empty;
 }
 
-void hr_slab_retire_locked(struct hr_extent *e) {
+void hr_slab_retire_locked(struct hr_extent *e)
+{
     e->slab->next = pool[e->gpu][e->slab->class_index];
     pool[e->gpu][e->slab->class_index] = e->slab;
 }
 
-bool hr_slab_find(struct hr_extent *e, CUdeviceptr address, struct hr_allocation *allocation_out) {
+bool hr_slab_find(struct hr_extent *e, CUdeviceptr address, struct hr_allocation *allocation_out)
+{
     struct hr_slab *slab = e->slab;
     uint32_t index = (uint32_t)((address - e->base) / slab->slot_bytes);
     if (index >= slab->slot_count)
@@ -230,18 +245,20 @@ bool hr_slab_find(struct hr_extent *e, CUdeviceptr address, struct hr_allocation
     if (size == 0 || address >= base + size)
         return false;
     uint32_t generation = atomic_load_explicit(&slab->generation[index], memory_order_relaxed);
-    *allocation_out = (struct hr_allocation){base, size, (e->id << 28) ^ ((uint64_t)index << 16) ^ (generation & 0xffff),
-                                             e->gpu, e->ctx, e};
+    *allocation_out = (struct hr_allocation){
+        base, size, (e->id << 28) ^ ((uint64_t)index << 16) ^ (generation & 0xffff), e->gpu, e->ctx, e};
     return true;
 }
 
 /* An empty slab found here keeps its slots: its backing, if any, goes when a later release empties it again. */
-static void keep_empty_locked(struct hr_extent *e) {
+static void keep_empty_locked(struct hr_extent *e)
+{
     atomic_store_explicit(&e->live, 1, memory_order_release);
     list_locked(e);
 }
 
-void hr_slab_flush_cache(struct hr_thread *t, unsigned gpu, struct hr_cache *cache) {
+void hr_slab_flush_cache(struct hr_thread *t, unsigned gpu, struct hr_cache *cache)
+{
     (void)t;
     hr_mutex_lock(&hr_window_lock[gpu]);
     for (unsigned c = 0; c < HR_CLASS_COUNT; c++) {
@@ -261,7 +278,8 @@ void hr_slab_flush_cache(struct hr_thread *t, unsigned gpu, struct hr_cache *cac
     hr_mutex_unlock(&hr_window_lock[gpu]);
 }
 
-bool hr_slab_each(struct hr_extent *e, bool (*visit)(CUdeviceptr address, void *arg), void *arg) {
+bool hr_slab_each(struct hr_extent *e, bool (*visit)(CUdeviceptr address, void *arg), void *arg)
+{
     for (uint32_t i = 0; e->slab && i < e->slab->slot_count; i++)
         if (atomic_load_explicit(&e->slab->size_bytes[i], memory_order_acquire) != 0 &&
             !visit(e->base + i * e->slab->slot_bytes, arg))

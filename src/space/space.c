@@ -13,17 +13,20 @@ struct hr_mutex hr_window_lock[HR_MAX_GPUS] = {
     [0 ... HR_MAX_GPUS - 1] = HR_MUTEX_INIT(HR_RANK_TABLE, "window"),
 };
 
-const char *hr_chunk_state_name(enum hr_chunk_state state) {
+const char *hr_chunk_state_name(enum hr_chunk_state state)
+{
     static const char *const names[] = {"RESERVED", "RESIDENT", "HOST", "MOVING_IN", "MOVING_OUT"};
     return (unsigned)state < sizeof names / sizeof *names ? names[state] : "?";
 }
 
-static void *system_pages(size_t bytes) {
+static void *system_pages(size_t bytes)
+{
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 
-CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned chunk_shift) {
+CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned chunk_shift)
+{
     size_t chunk_bytes = (size_t)1 << chunk_shift, chunks = 0;
     hr_space.gpu_count = gpu_count;
     hr_space.chunk_shift = chunk_shift;
@@ -39,7 +42,8 @@ CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned 
     CUdeviceptr base = 0;
     CUresult r = hr_drv.cuMemAddressReserve(&base, chunks << chunk_shift, chunk_bytes, 0, 0);
     if (r != CUDA_SUCCESS) {
-        hr_log(HR_LOG_ERROR, "cannot reserve a window of %zu bytes of addresses (error %d)", chunks << chunk_shift, (int)r);
+        hr_log(HR_LOG_ERROR, "cannot reserve a window of %zu bytes of addresses (error %d)", chunks << chunk_shift,
+               (int)r);
         return r;
     }
     hr_space.base = base;
@@ -48,7 +52,8 @@ CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned 
     return hr_ranges_init();
 }
 
-struct hr_space_thread *hr_space_thread(struct hr_thread *t) {
+struct hr_space_thread *hr_space_thread(struct hr_thread *t)
+{
     struct hr_space_thread *s = t->room[HR_ROOM_SPACE];
     if (__builtin_expect(!s, 0)) {
         s = system_pages(sizeof *s);
@@ -59,19 +64,22 @@ struct hr_space_thread *hr_space_thread(struct hr_thread *t) {
     return s;
 }
 
-struct hr_cache *hr_space_cache(struct hr_thread *t, unsigned gpu) {
+struct hr_cache *hr_space_cache(struct hr_thread *t, unsigned gpu)
+{
     struct hr_space_thread *s = hr_space_thread(t);
     if (s && !s->cache[gpu])
         s->cache[gpu] = system_pages(sizeof *s->cache[gpu]);
     return s ? s->cache[gpu] : NULL;
 }
 
-uint64_t hr_space_next_id(struct hr_thread *t) {
+uint64_t hr_space_next_id(struct hr_thread *t)
+{
     struct hr_space_thread *s = hr_space_thread(t);
     return s ? s->next_id++ : 0;
 }
 
-static struct hr_extent *take_large(struct hr_thread *t, unsigned gpu, uint32_t chunk_count) {
+static struct hr_extent *take_large(struct hr_thread *t, unsigned gpu, uint32_t chunk_count)
+{
     struct hr_cache *cache = hr_space_cache(t, gpu);
     bool cached = cache && chunk_count <= HR_LARGE_CLASSES;
     if (cached && cache->large_count[chunk_count - 1] > 0)
@@ -82,7 +90,8 @@ static struct hr_extent *take_large(struct hr_thread *t, unsigned gpu, uint32_t 
     return e;
 }
 
-static CUresult large_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out) {
+static CUresult large_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out)
+{
     size_t chunks = (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift;
     if (bytes > hr_space.bytes || chunks > hr_space.window[gpu].chunk_count)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -105,14 +114,16 @@ static CUresult large_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, si
     return CUDA_SUCCESS;
 }
 
-CUresult hr_space_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out) {
+CUresult hr_space_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out)
+{
     if (bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     return hr_slab_class(bytes) < HR_CLASS_COUNT ? hr_slab_alloc(t, gpu, ctx, bytes, address_out)
                                                  : large_alloc(t, gpu, ctx, bytes, address_out);
 }
 
-enum hr_retire hr_space_retire(CUdeviceptr address, size_t *bytes_out, struct hr_extent **extent_out) {
+enum hr_retire hr_space_retire(CUdeviceptr address, size_t *bytes_out, struct hr_extent **extent_out)
+{
     if (!hr_space_owns(address))
         return HR_RETIRE_NOT_OURS;
     struct hr_extent *e = hr_space_extent(address);
@@ -128,8 +139,15 @@ enum hr_retire hr_space_retire(CUdeviceptr address, size_t *bytes_out, struct hr
     return atomic_load(&e->touched) ? HR_RETIRE_TOUCHED : HR_RETIRE_UNTOUCHED;
 }
 
+/* Of the table of starts. */
+static size_t start_bit(CUdeviceptr address)
+{
+    return (address - hr_space.base) / HR_SMALL_ALIGN;
+}
+
 /* What was learned belongs to the allocation that ended. */
-static void forget_content(struct hr_extent *e) {
+static void forget_content(struct hr_extent *e)
+{
     if (atomic_exchange(&e->has_starts, 0)) {
         size_t words = ((size_t)e->chunk_count << hr_space.chunk_shift) / HR_SMALL_ALIGN / 64;
         for (size_t i = 0; i < words; i++)
@@ -139,7 +157,8 @@ static void forget_content(struct hr_extent *e) {
     atomic_store(&e->touched, 0);
 }
 
-struct hr_extent *hr_space_release(struct hr_thread *t, CUdeviceptr address) {
+struct hr_extent *hr_space_release(struct hr_thread *t, CUdeviceptr address)
+{
     struct hr_extent *e = atomic_load_explicit(&hr_space_chunk(address)->extent, memory_order_acquire);
     if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB)
         return hr_slab_release(t, e, address);
@@ -156,7 +175,8 @@ struct hr_extent *hr_space_release(struct hr_thread *t, CUdeviceptr address) {
     return NULL;
 }
 
-void hr_space_release_slab(struct hr_thread *t, struct hr_extent *e) {
+void hr_space_release_slab(struct hr_thread *t, struct hr_extent *e)
+{
     unsigned gpu = e->gpu;
     forget_content(e);
     hr_mutex_lock(&hr_window_lock[gpu]);
@@ -166,7 +186,8 @@ void hr_space_release_slab(struct hr_thread *t, struct hr_extent *e) {
     hr_ledger_uncharge(t, gpu, hr_chunk_bytes());
 }
 
-bool hr_space_find(CUdeviceptr address, struct hr_allocation *allocation_out) {
+bool hr_space_find(CUdeviceptr address, struct hr_allocation *allocation_out)
+{
     struct hr_extent *e = hr_space_extent(address);
     if (!e)
         return false;
@@ -178,7 +199,8 @@ bool hr_space_find(CUdeviceptr address, struct hr_allocation *allocation_out) {
     return true;
 }
 
-void hr_space_flush_thread(struct hr_thread *t) {
+void hr_space_flush_thread(struct hr_thread *t)
+{
     struct hr_space_thread *s = t->room[HR_ROOM_SPACE];
     for (unsigned g = 0; s && g < hr_space.gpu_count; g++) {
         struct hr_cache *cache = s->cache[g];
@@ -195,7 +217,8 @@ void hr_space_flush_thread(struct hr_thread *t) {
         hr_ledger_flush_thread(t);
 }
 
-void hr_space_each(CUcontext ctx, bool (*visit)(CUdeviceptr address, void *arg), void *arg) {
+void hr_space_each(CUcontext ctx, bool (*visit)(CUdeviceptr address, void *arg), void *arg)
+{
     uint32_t chunks = (uint32_t)(hr_space.bytes >> hr_space.chunk_shift);
     for (uint32_t i = 0; i < chunks;) {
         struct hr_extent *e = atomic_load_explicit(&hr_space.chunks[i].extent, memory_order_acquire);
@@ -218,11 +241,8 @@ void hr_space_each(CUcontext ctx, bool (*visit)(CUdeviceptr address, void *arg),
  * memory that has gone away.
  */
 
-static size_t start_bit(CUdeviceptr address) {
-    return (address - hr_space.base) / HR_SMALL_ALIGN;
-}
-
-void hr_space_learn_start(struct hr_extent *e, CUdeviceptr address) {
+void hr_space_learn_start(struct hr_extent *e, CUdeviceptr address)
+{
     if (e->chunk_count < 2 || address == e->base)
         return;
     size_t bit = start_bit(address);
@@ -233,7 +253,8 @@ void hr_space_learn_start(struct hr_extent *e, CUdeviceptr address) {
     atomic_store_explicit(&e->has_starts, 1, memory_order_relaxed);
 }
 
-CUdeviceptr hr_space_piece_end(const struct hr_extent *e, CUdeviceptr address) {
+CUdeviceptr hr_space_piece_end(const struct hr_extent *e, CUdeviceptr address)
+{
     CUdeviceptr end = e->base + e->bytes;
     if (!atomic_load_explicit(&e->has_starts, memory_order_relaxed))
         return end;

@@ -58,7 +58,7 @@ struct hr_extent {
     _Atomic(struct hr_refs *) refs;
     _Atomic(uint8_t) has_starts; /* addresses inside were seen as starts: see hr_space_learn_start */
     struct hr_slab *slab;
-    struct hr_site *site; /* stats: where it was allocated; may be NULL */
+    struct hr_site *site;          /* stats: where it was allocated; may be NULL */
     struct hr_extent *next, *prev; /* free lists, partial-slab lists */
 };
 
@@ -75,29 +75,35 @@ struct hr_space {
 };
 extern struct hr_space hr_space HR_HIDDEN;
 
-static inline size_t hr_chunk_bytes(void) {
+static inline size_t hr_chunk_bytes(void)
+{
     return (size_t)1 << hr_space.chunk_shift;
 }
-static inline CUdeviceptr hr_chunk_address(const struct hr_chunk *c) {
+static inline CUdeviceptr hr_chunk_address(const struct hr_chunk *c)
+{
     return hr_space.base + ((CUdeviceptr)(c - hr_space.chunks) << hr_space.chunk_shift);
 }
 /* The chunk that holds this address; NULL = outside every window. No lock, any thread. */
-static inline struct hr_chunk *hr_space_chunk(CUdeviceptr address) {
+static inline struct hr_chunk *hr_space_chunk(CUdeviceptr address)
+{
     CUdeviceptr offset = address - hr_space.base;
     return offset < hr_space.bytes ? &hr_space.chunks[offset >> hr_space.chunk_shift] : NULL;
 }
-static inline bool hr_space_owns(CUdeviceptr address) {
+static inline bool hr_space_owns(CUdeviceptr address)
+{
     return address - hr_space.base < hr_space.bytes;
 }
 /* The live extent that holds this address, or NULL. */
-static inline struct hr_extent *hr_space_extent(CUdeviceptr address) {
+static inline struct hr_extent *hr_space_extent(CUdeviceptr address)
+{
     struct hr_chunk *c = hr_space_chunk(address);
     struct hr_extent *e = c ? atomic_load_explicit(&c->extent, memory_order_acquire) : NULL;
     return e && atomic_load_explicit(&e->live, memory_order_acquire) ? e : NULL;
 }
 
 /* Cheap, monotonic enough to order uses: the CPU's time stamp counter. */
-static inline uint64_t hr_ticks(void) {
+static inline uint64_t hr_ticks(void)
+{
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
 #elif defined(__aarch64__)

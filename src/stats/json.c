@@ -3,11 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
-void hr_json_start(struct hr_json *j, char *buffer, size_t cap) {
+void hr_json_start(struct hr_json *j, char *buffer, size_t cap)
+{
     *j = (struct hr_json){.text = buffer, .cap = cap};
 }
 
-static void put(struct hr_json *j, const char *s, size_t n) {
+static void put(struct hr_json *j, const char *s, size_t n)
+{
     if (j->overflow || j->length + n + 1 > j->cap) {
         j->overflow = true;
         return;
@@ -16,7 +18,8 @@ static void put(struct hr_json *j, const char *s, size_t n) {
     j->length += n;
 }
 
-static void put_string(struct hr_json *j, const char *s) {
+static void put_string(struct hr_json *j, const char *s)
+{
     put(j, "\"", 1);
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
@@ -43,7 +46,8 @@ static void put_string(struct hr_json *j, const char *s) {
     put(j, "\"", 1);
 }
 
-static void lead(struct hr_json *j, const char *key) {
+static void lead(struct hr_json *j, const char *key)
+{
     if (j->comma)
         put(j, ",", 1);
     if (key) {
@@ -53,23 +57,27 @@ static void lead(struct hr_json *j, const char *key) {
     j->comma = true;
 }
 
-void hr_json_open(struct hr_json *j, const char *key, char bracket) {
+void hr_json_open(struct hr_json *j, const char *key, char bracket)
+{
     lead(j, key);
     put(j, &bracket, 1);
     j->comma = false;
 }
 
-void hr_json_close(struct hr_json *j, char bracket) {
+void hr_json_close(struct hr_json *j, char bracket)
+{
     put(j, &bracket, 1);
     j->comma = true;
 }
 
-void hr_json_text(struct hr_json *j, const char *key, const char *value) {
+void hr_json_text(struct hr_json *j, const char *key, const char *value)
+{
     lead(j, key);
     put_string(j, value);
 }
 
-void hr_json_number(struct hr_json *j, const char *key, uint64_t value) {
+void hr_json_number(struct hr_json *j, const char *key, uint64_t value)
+{
     char digits[24];
     lead(j, key);
     put(j, digits, (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)value));

@@ -17,7 +17,8 @@ static _Thread_local struct {
     uint64_t until_next, interval, taken;
 } sampler __attribute__((tls_model("initial-exec")));
 
-static struct hr_site *find_or_claim(uint64_t hash, const struct hr_callsite *where) {
+static struct hr_site *find_or_claim(uint64_t hash, const struct hr_callsite *where)
+{
     for (size_t i = 0; i < SITE_SLOTS; i++) {
         struct hr_site *site = &table[(hash + i) % SITE_SLOTS];
         uint64_t have = atomic_load_explicit(&site->hash, memory_order_acquire);
@@ -35,7 +36,8 @@ static struct hr_site *find_or_claim(uint64_t hash, const struct hr_callsite *wh
     return NULL;
 }
 
-struct hr_site *hr_site_sample(struct hr_thread *t, size_t bytes, void *return_pc) {
+struct hr_site *hr_site_sample(struct hr_thread *t, size_t bytes, void *return_pc)
+{
     (void)t;
     if (sampler.interval == 0)
         sampler.interval = FIRST_INTERVAL_BYTES;
@@ -60,17 +62,20 @@ struct hr_site *hr_site_sample(struct hr_thread *t, size_t bytes, void *return_p
     return site;
 }
 
-void hr_site_freed(struct hr_site *site, size_t bytes) {
+void hr_site_freed(struct hr_site *site, size_t bytes)
+{
     if (site)
         atomic_fetch_sub(&site->live_bytes, bytes);
 }
 
-void hr_site_moved_out(struct hr_site *site, size_t bytes) {
+void hr_site_moved_out(struct hr_site *site, size_t bytes)
+{
     if (site)
         atomic_fetch_add(&site->moved_out_bytes, bytes);
 }
 
-size_t hr_site_top(struct hr_site **sites_out, size_t most) {
+size_t hr_site_top(struct hr_site **sites_out, size_t most)
+{
     size_t count = 0;
     for (size_t i = 0; i < SITE_SLOTS; i++) {
         struct hr_site *site = &table[i];

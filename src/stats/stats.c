@@ -24,22 +24,24 @@
 #define TOP_SITES 32
 
 static struct hr_mutex log_lock = HR_MUTEX_INIT(HR_RANK_STATS, "stats log");
-static char line[LINE_BYTES];      /* guarded by log_lock */
-static char path[1100];            /* set once, "" = off */
-static uint64_t start_ns;          /* set once */
-static _Atomic(uint64_t) last_ns;  /* of the last interval line */
-static bool finished;              /* guarded by log_lock */
-static unsigned gpu_count;         /* set once */
+static char line[LINE_BYTES];     /* guarded by log_lock */
+static char path[1100];           /* set once, "" = off */
+static uint64_t start_ns;         /* set once */
+static _Atomic(uint64_t) last_ns; /* of the last interval line */
+static bool finished;             /* guarded by log_lock */
+static unsigned gpu_count;        /* set once */
 static _Atomic(size_t) peaks[HR_MAX_GPUS][HR_LEVEL_COUNT];
 
-uint64_t hr_stat_sum(enum hr_stat stat) {
+uint64_t hr_stat_sum(enum hr_stat stat)
+{
     uint64_t sum = 0;
     for (struct hr_thread *t = hr_thread_first(); t; t = t->next)
         sum += atomic_load_explicit(&t->stat[stat], memory_order_relaxed);
     return sum;
 }
 
-const char *hr_stat_name(enum hr_stat stat) {
+const char *hr_stat_name(enum hr_stat stat)
+{
     static const char *const names[] = {
 #define STAT(name, help) #name,
 #include "stats/stats.def"
@@ -48,17 +50,20 @@ const char *hr_stat_name(enum hr_stat stat) {
     return names[stat];
 }
 
-void hr_stats_level(unsigned gpu, enum hr_stats_level level, size_t bytes) {
+void hr_stats_level(unsigned gpu, enum hr_stats_level level, size_t bytes)
+{
     size_t peak = atomic_load_explicit(&peaks[gpu][level], memory_order_relaxed);
     while (bytes > peak && !atomic_compare_exchange_weak(&peaks[gpu][level], &peak, bytes)) {
     }
 }
 
-size_t hr_stats_peak(unsigned gpu, enum hr_stats_level level) {
+size_t hr_stats_peak(unsigned gpu, enum hr_stats_level level)
+{
     return atomic_load(&peaks[gpu][level]);
 }
 
-static void write_line_locked(struct hr_json *j) HR_REQUIRES(log_lock) {
+static void write_line_locked(struct hr_json *j) HR_REQUIRES(log_lock)
+{
     if (j->overflow) {
         hr_log_once(HR_LOG_WARN, "a line of the stats log is too long and was left out");
         return;
@@ -71,13 +76,15 @@ static void write_line_locked(struct hr_json *j) HR_REQUIRES(log_lock) {
         close(fd);
 }
 
-static void begin_locked(struct hr_json *j, const char *type) HR_REQUIRES(log_lock) {
+static void begin_locked(struct hr_json *j, const char *type) HR_REQUIRES(log_lock)
+{
     hr_json_start(j, line, sizeof line - 1);
     hr_json_open(j, NULL, '{');
     hr_json_text(j, "type", type);
 }
 
-static void put_counters(struct hr_json *j) {
+static void put_counters(struct hr_json *j)
+{
     hr_json_open(j, "counters", '{');
     for (int s = 0; s < HR_STAT_COUNT; s++)
         hr_json_number(j, hr_stat_name((enum hr_stat)s), hr_stat_sum((enum hr_stat)s));
@@ -92,7 +99,8 @@ static void put_counters(struct hr_json *j) {
     hr_json_close(j, '}');
 }
 
-static void put_command(struct hr_json *j) {
+static void put_command(struct hr_json *j)
+{
     char text[4096];
     int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
@@ -105,7 +113,8 @@ static void put_command(struct hr_json *j) {
     hr_json_close(j, ']');
 }
 
-static void put_settings(struct hr_json *j) {
+static void put_settings(struct hr_json *j)
+{
     size_t count;
     const struct hr_setting *settings = hr_config_settings(&count);
     hr_json_open(j, "settings", '{');
@@ -117,7 +126,8 @@ static void put_settings(struct hr_json *j) {
     hr_json_close(j, '}');
 }
 
-void hr_stats_start(const struct hr_stats_gpu *gpus, unsigned count, size_t host_budget_bytes) {
+void hr_stats_start(const struct hr_stats_gpu *gpus, unsigned count, size_t host_budget_bytes)
+{
     char host[256] = "";
     gpu_count = count;
     start_ns = hr_clock_ns();
@@ -135,7 +145,7 @@ void hr_stats_start(const struct hr_stats_gpu *gpus, unsigned count, size_t host
     struct hr_json j;
     begin_locked(&j, "start");
     hr_json_number(&j, "schema", 1);
-    hr_json_text(&j, "version", HEADROOM_VERSION);
+    hr_json_text(&j, "version", HR_VERSION);
     hr_json_number(&j, "pid", (uint64_t)getpid());
     hr_json_text(&j, "host", host);
     hr_json_number(&j, "time_unix_ns", (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec);
@@ -159,7 +169,8 @@ void hr_stats_start(const struct hr_stats_gpu *gpus, unsigned count, size_t host
     hr_mutex_unlock(&log_lock);
 }
 
-void hr_stats_tick(void) {
+void hr_stats_tick(void)
+{
     uint64_t now = hr_clock_ns(), last = atomic_load_explicit(&last_ns, memory_order_relaxed);
     if (!path[0] || now - last < INTERVAL_NS || !atomic_compare_exchange_strong(&last_ns, &last, now))
         return;
@@ -175,7 +186,8 @@ void hr_stats_tick(void) {
     hr_mutex_unlock(&log_lock);
 }
 
-void hr_stats_event(const char *event, const char *text) {
+void hr_stats_event(const char *event, const char *text)
+{
     if (!path[0])
         return;
     hr_mutex_lock(&log_lock);
@@ -192,7 +204,8 @@ void hr_stats_event(const char *event, const char *text) {
 }
 
 /* "path+0xoffset" from base/callsite is cut into its two parts. */
-static void put_frame(struct hr_json *j, const void *pc) {
+static void put_frame(struct hr_json *j, const void *pc)
+{
     char where[1024];
     hr_callsite_describe(pc, where, sizeof where);
     char *plus = strrchr(where, '+');
@@ -207,7 +220,8 @@ static void put_frame(struct hr_json *j, const void *pc) {
     hr_json_close(j, '}');
 }
 
-static void put_sites(struct hr_json *j) {
+static void put_sites(struct hr_json *j)
+{
     struct hr_site *top[TOP_SITES];
     size_t count = hr_site_top(top, TOP_SITES);
     hr_json_open(j, "sites", '[');
@@ -226,7 +240,8 @@ static void put_sites(struct hr_json *j) {
     hr_json_close(j, ']');
 }
 
-void hr_stats_finish(const char *exit_kind) {
+void hr_stats_finish(const char *exit_kind)
+{
     if (!path[0])
         return;
     hr_mutex_lock(&log_lock);

@@ -17,7 +17,8 @@ enum hr_stat {
 _Static_assert(HR_STAT_COUNT <= HR_THREAD_STATS, "base/thread.h has room for the table");
 
 /* Adds to the calling thread's counter: no lock, no shared cache line. t may be NULL (then nothing is counted). */
-static inline void hr_stat_add(struct hr_thread *t, enum hr_stat stat, uint64_t n) {
+static inline void hr_stat_add(struct hr_thread *t, enum hr_stat stat, uint64_t n)
+{
     if (t)
         atomic_store_explicit(&t->stat[stat], atomic_load_explicit(&t->stat[stat], memory_order_relaxed) + n,
                               memory_order_relaxed);

@@ -14,10 +14,11 @@
 struct hr_pool hr_host_pool[HR_MAX_GPUS];
 
 enum host_kind { KIND_UNKNOWN, KIND_NUMA, KIND_HOST, KIND_PINNED };
-static _Atomic(int) kind;                 /* one answer for the process */
+static _Atomic(int) kind; /* one answer for the process */
 static struct hr_mutex kind_lock = HR_MUTEX_INIT(HR_RANK_TIER - 1, "host kind");
 
-static CUmemLocation location_of(enum host_kind k, CUdevice device) {
+static CUmemLocation location_of(enum host_kind k, CUdevice device)
+{
     int node = -1;
     if (k == KIND_HOST)
         return (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
@@ -26,7 +27,8 @@ static CUmemLocation location_of(enum host_kind k, CUdevice device) {
     return (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = node};
 }
 
-static bool try_kind(unsigned gpu, enum host_kind k) {
+static bool try_kind(unsigned gpu, enum host_kind k)
+{
     struct hr_pool *pool = &hr_host_pool[gpu];
     struct hr_phys *phys = NULL;
     hr_mutex_lock(&pool->lock);
@@ -38,7 +40,8 @@ static bool try_kind(unsigned gpu, enum host_kind k) {
     return true;
 }
 
-bool hr_tier_host_mappable(unsigned gpu) {
+bool hr_tier_host_mappable(unsigned gpu)
+{
     int k = atomic_load_explicit(&kind, memory_order_acquire);
     if (k == KIND_UNKNOWN) {
         hr_mutex_lock(&kind_lock);
@@ -49,8 +52,9 @@ bool hr_tier_host_mappable(unsigned gpu) {
                 : version >= 13000 && try_kind(gpu, KIND_HOST) ? KIND_HOST
                                                                : KIND_PINNED;
             if (k == KIND_PINNED)
-                hr_log(HR_LOG_WARN, "this driver or container has no host chunks that kernels can use: buffers that are "
-                                    "moved out come back before a kernel may touch them");
+                hr_log(HR_LOG_WARN,
+                       "this driver or container has no host chunks that kernels can use: buffers that are "
+                       "moved out come back before a kernel may touch them");
             atomic_store_explicit(&kind, k, memory_order_release);
         }
         hr_mutex_unlock(&kind_lock);
@@ -58,7 +62,8 @@ bool hr_tier_host_mappable(unsigned gpu) {
     return k != KIND_PINNED;
 }
 
-static CUresult make_pinned_locked(struct hr_pool *pool, unsigned gpu, struct hr_phys **phys_out) {
+static CUresult make_pinned_locked(struct hr_pool *pool, unsigned gpu, struct hr_phys **phys_out)
+{
     struct hr_phys *phys = calloc(1, sizeof *phys);
     if (!phys)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -76,7 +81,8 @@ static CUresult make_pinned_locked(struct hr_pool *pool, unsigned gpu, struct hr
     return CUDA_SUCCESS;
 }
 
-static CUresult host_take(unsigned gpu, struct hr_phys **phys_out) {
+static CUresult host_take(unsigned gpu, struct hr_phys **phys_out)
+{
     bool mappable = hr_tier_host_mappable(gpu);
     struct hr_pool *pool = &hr_host_pool[gpu];
     CUresult r = CUDA_SUCCESS;
@@ -98,16 +104,20 @@ static CUresult host_take(unsigned gpu, struct hr_phys **phys_out) {
     return r;
 }
 
-static void host_give(struct hr_phys *phys) {
+static void host_give(struct hr_phys *phys)
+{
     hr_pool_push(&hr_host_pool[phys->gpu], phys);
 }
-static size_t host_available(unsigned gpu) {
+static size_t host_available(unsigned gpu)
+{
     return hr_pool_available(&hr_host_pool[gpu]);
 }
-static size_t host_in_use(unsigned gpu) {
+static size_t host_in_use(unsigned gpu)
+{
     return hr_pool_in_use(&hr_host_pool[gpu]);
 }
-static size_t host_trim(unsigned gpu, size_t chunks) {
+static size_t host_trim(unsigned gpu, size_t chunks)
+{
     return hr_pool_trim(&hr_host_pool[gpu], chunks);
 }
 
@@ -121,7 +131,8 @@ const struct hr_tier hr_tier_host = {
 };
 
 void hr_tier_init(unsigned gpu, CUdevice device, size_t vram_limit_chunks, size_t vram_alias_chunks,
-                  size_t host_limit_chunks) {
+                  size_t host_limit_chunks)
+{
     hr_pool_init(&hr_vram_pool[gpu], device, vram_limit_chunks, vram_alias_chunks + 64, "vram pool");
     hr_tier_vram_set_limit(gpu, vram_limit_chunks);
     hr_pool_init(&hr_host_pool[gpu], device, host_limit_chunks, host_limit_chunks + 64, "host pool");

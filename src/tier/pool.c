@@ -9,14 +9,16 @@
  * 0.7 ms), so what a move frees is kept for the next one. trim() gives pooled chunks back to the driver.
  */
 
-void hr_pool_init(struct hr_pool *pool, CUdevice device, size_t limit_chunks, size_t alias_slots, const char *name) {
+void hr_pool_init(struct hr_pool *pool, CUdevice device, size_t limit_chunks, size_t alias_slots, const char *name)
+{
     hr_mutex_init(&pool->lock, HR_RANK_TIER, name);
     pool->device = device;
     pool->limit_chunks = limit_chunks;
     pool->alias_count = (uint32_t)alias_slots;
 }
 
-static CUresult reserve_aliases_locked(struct hr_pool *pool) {
+static CUresult reserve_aliases_locked(struct hr_pool *pool)
+{
     if (pool->alias_base)
         return CUDA_SUCCESS;
     pool->alias_free = malloc(pool->alias_count * sizeof *pool->alias_free);
@@ -32,7 +34,8 @@ static CUresult reserve_aliases_locked(struct hr_pool *pool) {
     return r;
 }
 
-CUdeviceptr hr_pool_alias_take_locked(struct hr_pool *pool) {
+CUdeviceptr hr_pool_alias_take_locked(struct hr_pool *pool)
+{
     uint32_t slot;
     if (pool->alias_free_count > 0)
         slot = pool->alias_free[--pool->alias_free_count];
@@ -43,12 +46,14 @@ CUdeviceptr hr_pool_alias_take_locked(struct hr_pool *pool) {
     return pool->alias_base + ((CUdeviceptr)slot << hr_space.chunk_shift);
 }
 
-void hr_pool_alias_give_locked(struct hr_pool *pool, CUdeviceptr alias) {
+void hr_pool_alias_give_locked(struct hr_pool *pool, CUdeviceptr alias)
+{
     pool->alias_free[pool->alias_free_count++] = (uint32_t)((alias - pool->alias_base) >> hr_space.chunk_shift);
 }
 
 CUresult hr_pool_make_locked(struct hr_pool *pool, CUmemLocation location, uint8_t tier, unsigned gpu,
-                             struct hr_phys **phys_out) {
+                             struct hr_phys **phys_out)
+{
     CUresult r = reserve_aliases_locked(pool);
     if (r != CUDA_SUCCESS)
         return r;
@@ -89,7 +94,8 @@ no_alias:
     return r;
 }
 
-void hr_pool_destroy_locked(struct hr_pool *pool, struct hr_phys *phys) {
+void hr_pool_destroy_locked(struct hr_pool *pool, struct hr_phys *phys)
+{
     CUresult r = hr_drv.cuMemUnmap(phys->alias, hr_chunk_bytes());
     if (r == CUDA_SUCCESS)
         hr_pool_alias_give_locked(pool, phys->alias);
@@ -100,7 +106,8 @@ void hr_pool_destroy_locked(struct hr_pool *pool, struct hr_phys *phys) {
     free(phys);
 }
 
-struct hr_phys *hr_pool_pop_locked(struct hr_pool *pool) {
+struct hr_phys *hr_pool_pop_locked(struct hr_pool *pool)
+{
     struct hr_phys *phys = pool->pooled;
     if (phys) {
         pool->pooled = phys->next;
@@ -110,7 +117,8 @@ struct hr_phys *hr_pool_pop_locked(struct hr_pool *pool) {
     return phys;
 }
 
-void hr_pool_push(struct hr_pool *pool, struct hr_phys *phys) {
+void hr_pool_push(struct hr_pool *pool, struct hr_phys *phys)
+{
     hr_mutex_lock(&pool->lock);
     if (phys->handle && pool->made_chunks > pool->limit_chunks) { /* the limit was lowered meanwhile */
         hr_pool_destroy_locked(pool, phys);
@@ -122,7 +130,8 @@ void hr_pool_push(struct hr_pool *pool, struct hr_phys *phys) {
     hr_mutex_unlock(&pool->lock);
 }
 
-size_t hr_pool_trim(struct hr_pool *pool, size_t chunks) {
+size_t hr_pool_trim(struct hr_pool *pool, size_t chunks)
+{
     size_t freed = 0;
     hr_mutex_lock(&pool->lock);
     while (freed < chunks && pool->pooled && pool->pooled->handle) {
@@ -133,7 +142,8 @@ size_t hr_pool_trim(struct hr_pool *pool, size_t chunks) {
     return freed;
 }
 
-size_t hr_pool_available(struct hr_pool *pool) {
+size_t hr_pool_available(struct hr_pool *pool)
+{
     hr_mutex_lock(&pool->lock);
     size_t unmade = pool->limit_chunks > pool->made_chunks ? pool->limit_chunks - pool->made_chunks : 0;
     size_t n = pool->pooled_chunks + unmade;
@@ -141,7 +151,8 @@ size_t hr_pool_available(struct hr_pool *pool) {
     return n;
 }
 
-size_t hr_pool_in_use(struct hr_pool *pool) {
+size_t hr_pool_in_use(struct hr_pool *pool)
+{
     hr_mutex_lock(&pool->lock);
     size_t n = pool->made_chunks - pool->pooled_chunks;
     hr_mutex_unlock(&pool->lock);

@@ -18,7 +18,7 @@ struct hr_phys {
     CUmemGenericAllocationHandle handle; /* 0 = pinned host memory: cannot be mapped at the job's address */
     CUdeviceptr alias;                   /* device address for copies (pinned memory: its own address) */
     uint8_t tier, gpu;
-    struct hr_phys *next;                /* in a pool */
+    struct hr_phys *next; /* in a pool */
 };
 
 struct hr_tier {
@@ -28,14 +28,15 @@ struct hr_tier {
      * tier. Other errors verbatim. Needs a current context. Locks: HR_RANK_TIER; driver calls are made under it.
      */
     CUresult (*take)(unsigned gpu, struct hr_phys **phys_out);
-    void (*give)(struct hr_phys *phys);            /* back into the pool */
-    size_t (*available_chunks)(unsigned gpu);      /* what take could still serve, as far as is known */
-    size_t (*in_use_chunks)(unsigned gpu);         /* taken and not given back */
-    size_t (*trim)(unsigned gpu, size_t chunks);   /* releases up to so many pooled chunks to the driver; how many */
+    void (*give)(struct hr_phys *phys);          /* back into the pool */
+    size_t (*available_chunks)(unsigned gpu);    /* what take could still serve, as far as is known */
+    size_t (*in_use_chunks)(unsigned gpu);       /* taken and not given back */
+    size_t (*trim)(unsigned gpu, size_t chunks); /* releases up to so many pooled chunks to the driver; how many */
 };
 extern const struct hr_tier hr_tier_vram HR_HIDDEN, hr_tier_host HR_HIDDEN;
 
-static inline const struct hr_tier *hr_tier_of(const struct hr_phys *phys) {
+static inline const struct hr_tier *hr_tier_of(const struct hr_phys *phys)
+{
     return phys->tier == HR_TIER_VRAM ? &hr_tier_vram : &hr_tier_host;
 }
 

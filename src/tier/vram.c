@@ -7,7 +7,8 @@
 struct hr_pool hr_vram_pool[HR_MAX_GPUS];
 static _Atomic(size_t) limit_seen[HR_MAX_GPUS]; /* a copy of limit_chunks that needs no lock */
 
-static CUresult vram_take(unsigned gpu, struct hr_phys **phys_out) {
+static CUresult vram_take(unsigned gpu, struct hr_phys **phys_out)
+{
     struct hr_pool *pool = &hr_vram_pool[gpu];
     CUresult r = CUDA_SUCCESS;
     hr_mutex_lock(&pool->lock);
@@ -26,16 +27,20 @@ static CUresult vram_take(unsigned gpu, struct hr_phys **phys_out) {
     return r;
 }
 
-static void vram_give(struct hr_phys *phys) {
+static void vram_give(struct hr_phys *phys)
+{
     hr_pool_push(&hr_vram_pool[phys->gpu], phys);
 }
-static size_t vram_available(unsigned gpu) {
+static size_t vram_available(unsigned gpu)
+{
     return hr_pool_available(&hr_vram_pool[gpu]);
 }
-static size_t vram_in_use(unsigned gpu) {
+static size_t vram_in_use(unsigned gpu)
+{
     return hr_pool_in_use(&hr_vram_pool[gpu]);
 }
-static size_t vram_trim(unsigned gpu, size_t chunks) {
+static size_t vram_trim(unsigned gpu, size_t chunks)
+{
     return hr_pool_trim(&hr_vram_pool[gpu], chunks);
 }
 
@@ -48,7 +53,8 @@ const struct hr_tier hr_tier_vram = {
     .trim = vram_trim,
 };
 
-void hr_tier_vram_set_limit(unsigned gpu, size_t chunks) {
+void hr_tier_vram_set_limit(unsigned gpu, size_t chunks)
+{
     struct hr_pool *pool = &hr_vram_pool[gpu];
     hr_mutex_lock(&pool->lock);
     pool->limit_chunks = chunks;
@@ -58,6 +64,7 @@ void hr_tier_vram_set_limit(unsigned gpu, size_t chunks) {
     hr_mutex_unlock(&pool->lock);
 }
 
-size_t hr_tier_vram_limit(unsigned gpu) {
+size_t hr_tier_vram_limit(unsigned gpu)
+{
     return atomic_load_explicit(&limit_seen[gpu], memory_order_relaxed);
 }

@@ -1,0 +1,117 @@
+#include "residency/context.h"
+#include "hr_hooks.h"
+#include "residency/gone.h"
+#include "residency/gpu.h"
+#include "residency/quarantine.h"
+#include "shim/shim.h"
+
+/* Contexts: the memory that cuMemAlloc gave ends with its context, though its chunks would not. */
+
+static CUresult made(CUresult r)
+{
+    if (r == CUDA_SUCCESS)
+        hr_context_current(); /* registers it: a new context is current */
+    return r;
+}
+
+HR_HOOK(cuCtxCreate)(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    HR_PASS(cuCtxCreate, pctx, flags, dev);
+    HR_INSIDE();
+    return made(hr_drv.cuCtxCreate(pctx, flags, dev));
+}
+HR_HOOK(cuCtxCreate_v2)(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    HR_PASS(cuCtxCreate_v2, pctx, flags, dev);
+    HR_INSIDE();
+    return made(hr_drv.cuCtxCreate_v2(pctx, flags, dev));
+}
+HR_HOOK(cuCtxCreate_v3)
+(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev)
+{
+    HR_PASS(cuCtxCreate_v3, pctx, paramsArray, numParams, flags, dev);
+    HR_INSIDE();
+    return made(hr_drv.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev));
+}
+HR_HOOK(cuCtxCreate_v4)(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
+{
+    HR_PASS(cuCtxCreate_v4, pctx, ctxCreateParams, flags, dev);
+    HR_INSIDE();
+    return made(hr_drv.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev));
+}
+
+HR_HOOK(cuCtxDestroy_v2)(CUcontext ctx)
+{
+    HR_PASS(cuCtxDestroy_v2, ctx);
+    HR_INSIDE();
+    struct hr_gone gone = hr_context_ending(ctx);
+    return hr_context_ended(&gone, hr_drv.cuCtxDestroy_v2(ctx));
+}
+HR_HOOK(cuCtxDestroy)(CUcontext ctx)
+{
+    HR_PASS(cuCtxDestroy, ctx);
+    HR_INSIDE();
+    struct hr_gone gone = hr_context_ending(ctx);
+    return hr_context_ended(&gone, hr_drv.cuCtxDestroy(ctx));
+}
+HR_HOOK(cuCtxDetach)(CUcontext ctx)
+{
+    HR_PASS(cuCtxDetach, ctx);
+    HR_INSIDE();
+    return hr_drv.cuCtxDetach(ctx); /* drops a use; the last one is dropped by destroy */
+}
+
+HR_HOOK(cuDevicePrimaryCtxReset_v2)(CUdevice dev)
+{
+    HR_PASS(cuDevicePrimaryCtxReset_v2, dev);
+    HR_INSIDE();
+    struct hr_gone gone = hr_primary_ending(dev);
+    return hr_context_ended(&gone, hr_drv.cuDevicePrimaryCtxReset_v2(dev));
+}
+HR_HOOK(cuDevicePrimaryCtxReset)(CUdevice dev)
+{
+    HR_PASS(cuDevicePrimaryCtxReset, dev);
+    HR_INSIDE();
+    struct hr_gone gone = hr_primary_ending(dev);
+    return hr_context_ended(&gone, hr_drv.cuDevicePrimaryCtxReset(dev));
+}
+HR_HOOK(cuDevicePrimaryCtxRelease_v2)(CUdevice dev)
+{
+    HR_PASS(cuDevicePrimaryCtxRelease_v2, dev);
+    HR_INSIDE();
+    struct hr_gone gone = hr_primary_ending(dev);
+    return hr_primary_released(&gone, dev, hr_drv.cuDevicePrimaryCtxRelease_v2(dev));
+}
+HR_HOOK(cuDevicePrimaryCtxRelease)(CUdevice dev)
+{
+    HR_PASS(cuDevicePrimaryCtxRelease, dev);
+    HR_INSIDE();
+    struct hr_gone gone = hr_primary_ending(dev);
+    return hr_primary_released(&gone, dev, hr_drv.cuDevicePrimaryCtxRelease(dev));
+}
+
+/* A synchronisation of the job is a quiet moment for free, where it waits for everything that the process runs. */
+static CUresult synchronized(CUcontext handle, uint64_t drain, CUresult r)
+{
+    if (r == CUDA_SUCCESS && hr_quarantine_any() && hr_context_is_only(handle)) {
+        hr_drain_done(drain);
+        hr_quarantine_release(hr_thread_self());
+    }
+    return r;
+}
+
+HR_HOOK(cuCtxSynchronize)(void)
+{
+    HR_PASS(cuCtxSynchronize);
+    HR_INSIDE();
+    struct hr_context *context = hr_context_current();
+    uint64_t drain = hr_drain_begin();
+    return synchronized(context ? context->handle : NULL, drain, hr_drv.cuCtxSynchronize());
+}
+HR_HOOK(cuCtxSynchronize_v2)(CUcontext ctx)
+{
+    HR_PASS(cuCtxSynchronize_v2, ctx);
+    HR_INSIDE();
+    uint64_t drain = hr_drain_begin();
+    return synchronized(ctx, drain, hr_drv.cuCtxSynchronize_v2(ctx));
+}

@@ -1,0 +1,252 @@
+#include "copy.h"
+
+#include "hr_hooks.h"
+#include "residency/access.h"
+#include "residency/context.h"
+#include "residency/hidden.h"
+#include "stats/stats.h"
+
+/*
+ * Linear copies. The ranges are in the arguments, so they are exact: every chunk gets backing (where there is room, nothing is
+ * moved), and one copy is split where its operands change tier, since a copy that spans device and host chunks is
+ * undocumented. Bytes that lie in unmapped pinned host memory are copied there.
+ */
+
+CUresult hr_copy_begin(struct hr_thread *t, const struct hr_range *ranges, unsigned count)
+{
+    for (unsigned attempt = 0; attempt < 1000; attempt++) {
+        for (unsigned i = 0; i < count; i++) {
+            CUresult r = hr_space_owns(ranges[i].address) ? hr_access_back_range(t, ranges[i].address, ranges[i].bytes)
+                                                          : CUDA_SUCCESS;
+            if (r == CUDA_ERROR_OUT_OF_MEMORY && attempt == 0) {
+                hr_access_settle(t); /* quarantine may hold what is missing */
+                r = hr_access_back_range(t, ranges[i].address, ranges[i].bytes);
+            }
+            if (r != CUDA_SUCCESS)
+                return r;
+        }
+        hr_gate_enter(t);
+        bool backed = true;
+        for (unsigned i = 0; i < count && backed; i++)
+            backed = !hr_space_owns(ranges[i].address) || hr_access_is_backed(ranges[i].address, ranges[i].bytes);
+        if (backed) {
+            hr_gate_submit(t);
+            return CUDA_SUCCESS;
+        }
+        hr_gate_leave(t);
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult hr_copy_end(struct hr_thread *t, CUresult r, CUstream stream, bool per_thread_default,
+                     const struct hr_range *ranges, unsigned count)
+{
+    if (hr_is_per_thread(stream, per_thread_default))
+        hr_fence_per_thread(t);
+    for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++) {
+        struct hr_extent *e = hr_space_extent(ranges[i].address);
+        if (e && atomic_load_explicit(&e->sync_memops, memory_order_relaxed))
+            return per_thread_default ? hr_drv.cuStreamSynchronize_ptsz(stream) : hr_drv.cuStreamSynchronize(stream);
+    }
+    return r;
+}
+
+/* One call of the job; `real` makes it, or a piece of it, with other operands. */
+struct copy {
+    CUdeviceptr to, from; /* host pointers of HtoD and DtoH included: unified addressing */
+    size_t bytes;
+    CUstream stream;
+    bool async, per_thread;
+    CUcontext to_context, from_context; /* peer copies */
+    CUresult (*real)(const struct copy *c, CUdeviceptr to, CUdeviceptr from, size_t bytes);
+};
+
+/* Any operand by its address alone: for pieces that lie in pinned host memory. */
+static CUresult by_address(const struct copy *c, CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    if (c->async)
+        return c->per_thread ? hr_drv.cuMemcpyAsync_ptsz(to, from, bytes, c->stream)
+                             : hr_drv.cuMemcpyAsync(to, from, bytes, c->stream);
+    return c->per_thread ? hr_drv.cuMemcpy_ptds(to, from, bytes) : hr_drv.cuMemcpy(to, from, bytes);
+}
+
+static CUresult copy_pieces(const struct copy *c)
+{
+    CUresult r = CUDA_SUCCESS;
+    for (size_t done = 0; done < c->bytes && r == CUDA_SUCCESS;) {
+        CUdeviceptr to = c->to + done, from = c->from + done;
+        size_t n = c->bytes - done;
+        bool to_moved = false, from_moved = false;
+        if (hr_space_owns(to))
+            n = hr_access_piece(to, n, &to, &to_moved);
+        if (hr_space_owns(from))
+            n = hr_access_piece(from, n, &from, &from_moved);
+        r = to_moved || from_moved ? by_address(c, to, from, n) : c->real(c, to, from, n);
+        done += n;
+    }
+    return r;
+}
+
+/* Whether `from` may be read by the host: of an untyped copy's source nothing is known but what the driver says. */
+static bool host_readable(CUdeviceptr from)
+{
+    unsigned type = 0;
+    CUresult r = hr_drv.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from);
+    return r == CUDA_ERROR_INVALID_VALUE || (r == CUDA_SUCCESS && type == CU_MEMORYTYPE_HOST);
+}
+
+/* The library's part of a copy that names the window. */
+static CUresult copy(const struct copy *c, bool from_is_host)
+{
+    HR_INSIDE();
+    struct hr_thread *t = hr_thread_self();
+    bool to_ours = hr_space_owns(c->to), from_ours = hr_space_owns(c->from);
+    if (!t || c->bytes == 0 || (!to_ours && !from_ours))
+        return c->real(c, c->to, c->from, c->bytes);
+    struct hr_range ranges[2] = {{c->to, c->bytes}, {c->from, c->bytes}};
+    CUresult r = hr_copy_begin(t, ranges, 2);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (to_ours && from_ours)
+        hr_hidden_propagate(c->to, c->from);
+    else if (to_ours && c->bytes <= HR_HIDDEN_PAYLOAD_BYTES && (from_is_host || host_readable(c->from)))
+        hr_hidden_scan(c->to, (const void *)(uintptr_t)c->from, c->bytes);
+    r = copy_pieces(c);
+    hr_gate_leave(t);
+    return hr_copy_end(t, r, c->stream, c->per_thread, ranges, 2);
+}
+
+#define HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
+#define POINTER(address) ((void *)(uintptr_t)(address))
+
+/* The real calls, one per function. */
+#define REAL(name, call)                                                                                               \
+    static CUresult real_##name(const struct copy *c, CUdeviceptr to, CUdeviceptr from, size_t n)                      \
+    {                                                                                                                  \
+        (void)c;                                                                                                       \
+        return hr_drv.call;                                                                                            \
+    }
+REAL(cuMemcpy, cuMemcpy(to, from, n))
+REAL(cuMemcpy_ptds, cuMemcpy_ptds(to, from, n))
+REAL(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2(to, POINTER(from), n))
+REAL(cuMemcpyHtoD_v2_ptds, cuMemcpyHtoD_v2_ptds(to, POINTER(from), n))
+REAL(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2(POINTER(to), from, n))
+REAL(cuMemcpyDtoH_v2_ptds, cuMemcpyDtoH_v2_ptds(POINTER(to), from, n))
+REAL(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2(to, from, n))
+REAL(cuMemcpyDtoD_v2_ptds, cuMemcpyDtoD_v2_ptds(to, from, n))
+REAL(cuMemcpyAsync, cuMemcpyAsync(to, from, n, c->stream))
+REAL(cuMemcpyAsync_ptsz, cuMemcpyAsync_ptsz(to, from, n, c->stream))
+REAL(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2(to, POINTER(from), n, c->stream))
+REAL(cuMemcpyHtoDAsync_v2_ptsz, cuMemcpyHtoDAsync_v2_ptsz(to, POINTER(from), n, c->stream))
+REAL(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2(POINTER(to), from, n, c->stream))
+REAL(cuMemcpyDtoHAsync_v2_ptsz, cuMemcpyDtoHAsync_v2_ptsz(POINTER(to), from, n, c->stream))
+REAL(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2(to, from, n, c->stream))
+REAL(cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyDtoDAsync_v2_ptsz(to, from, n, c->stream))
+REAL(cuMemcpyPeer, cuMemcpyPeer(to, c->to_context, from, c->from_context, n))
+REAL(cuMemcpyPeer_ptds, cuMemcpyPeer_ptds(to, c->to_context, from, c->from_context, n))
+REAL(cuMemcpyPeerAsync, cuMemcpyPeerAsync(to, c->to_context, from, c->from_context, n, c->stream))
+REAL(cuMemcpyPeerAsync_ptsz, cuMemcpyPeerAsync_ptsz(to, c->to_context, from, c->from_context, n, c->stream))
+
+#define SYNC(name, to_, from_, n, pt, host)                                                                            \
+    copy(&(struct copy){.to = (to_), .from = (from_), .bytes = (n), .per_thread = (pt), .real = real_##name}, host)
+#define ASYNC(name, to_, from_, n, s, pt, host)                                                                        \
+    copy(&(struct copy){.to = (to_),                                                                                   \
+                        .from = (from_),                                                                               \
+                        .bytes = (n),                                                                                  \
+                        .stream = (s),                                                                                 \
+                        .async = true,                                                                                 \
+                        .per_thread = (pt),                                                                            \
+                        .real = real_##name},                                                                          \
+         host)
+
+#define COPY_ANY(name, pt)                                                                                             \
+    HR_HOOK(name)(CUdeviceptr dst, CUdeviceptr src, size_t n)                                                          \
+    {                                                                                                                  \
+        HR_PASS(name, dst, src, n);                                                                                    \
+        return SYNC(name, dst, src, n, pt, false);                                                                     \
+    }
+COPY_ANY(cuMemcpy, false)
+COPY_ANY(cuMemcpy_ptds, true)
+COPY_ANY(cuMemcpyDtoD_v2, false)
+COPY_ANY(cuMemcpyDtoD_v2_ptds, true)
+
+#define COPY_HTOD(name, pt)                                                                                            \
+    HR_HOOK(name)(CUdeviceptr dst, const void *src, size_t n)                                                          \
+    {                                                                                                                  \
+        HR_PASS(name, dst, src, n);                                                                                    \
+        return SYNC(name, dst, HOST(src), n, pt, true);                                                                \
+    }
+COPY_HTOD(cuMemcpyHtoD_v2, false)
+COPY_HTOD(cuMemcpyHtoD_v2_ptds, true)
+
+#define COPY_DTOH(name, pt)                                                                                            \
+    HR_HOOK(name)(void *dst, CUdeviceptr src, size_t n)                                                                \
+    {                                                                                                                  \
+        HR_PASS(name, dst, src, n);                                                                                    \
+        return SYNC(name, HOST(dst), src, n, pt, false);                                                               \
+    }
+COPY_DTOH(cuMemcpyDtoH_v2, false)
+COPY_DTOH(cuMemcpyDtoH_v2_ptds, true)
+
+#define COPY_ANY_ASYNC(name, pt)                                                                                       \
+    HR_HOOK(name)(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s)                                              \
+    {                                                                                                                  \
+        HR_PASS(name, dst, src, n, s);                                                                                 \
+        return ASYNC(name, dst, src, n, s, pt, false);                                                                 \
+    }
+COPY_ANY_ASYNC(cuMemcpyAsync, false)
+COPY_ANY_ASYNC(cuMemcpyAsync_ptsz, true)
+COPY_ANY_ASYNC(cuMemcpyDtoDAsync_v2, false)
+COPY_ANY_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, true)
+
+#define COPY_HTOD_ASYNC(name, pt)                                                                                      \
+    HR_HOOK(name)(CUdeviceptr dst, const void *src, size_t n, CUstream s)                                              \
+    {                                                                                                                  \
+        HR_PASS(name, dst, src, n, s);                                                                                 \
+        return ASYNC(name, dst, HOST(src), n, s, pt, true);                                                            \
+    }
+COPY_HTOD_ASYNC(cuMemcpyHtoDAsync_v2, false)
+COPY_HTOD_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, true)
+
+#define COPY_DTOH_ASYNC(name, pt)                                                                                      \
+    HR_HOOK(name)(void *dst, CUdeviceptr src, size_t n, CUstream s)                                                    \
+    {                                                                                                                  \
+        HR_PASS(name, dst, src, n, s);                                                                                 \
+        return ASYNC(name, HOST(dst), src, n, s, pt, false);                                                           \
+    }
+COPY_DTOH_ASYNC(cuMemcpyDtoHAsync_v2, false)
+COPY_DTOH_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, true)
+
+#define COPY_PEER(name, pt)                                                                                            \
+    HR_HOOK(name)(CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n)                              \
+    {                                                                                                                  \
+        HR_PASS(name, dst, dc, src, sc, n);                                                                            \
+        return copy(&(struct copy){.to = dst,                                                                          \
+                                   .from = src,                                                                        \
+                                   .bytes = n,                                                                         \
+                                   .per_thread = (pt),                                                                 \
+                                   .to_context = dc,                                                                   \
+                                   .from_context = sc,                                                                 \
+                                   .real = real_##name},                                                               \
+                    false);                                                                                            \
+    }
+COPY_PEER(cuMemcpyPeer, false)
+COPY_PEER(cuMemcpyPeer_ptds, true)
+
+#define COPY_PEER_ASYNC(name, pt)                                                                                      \
+    HR_HOOK(name)(CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n, CUstream s)                  \
+    {                                                                                                                  \
+        HR_PASS(name, dst, dc, src, sc, n, s);                                                                         \
+        return copy(&(struct copy){.to = dst,                                                                          \
+                                   .from = src,                                                                        \
+                                   .bytes = n,                                                                         \
+                                   .stream = s,                                                                        \
+                                   .async = true,                                                                      \
+                                   .per_thread = (pt),                                                                 \
+                                   .to_context = dc,                                                                   \
+                                   .from_context = sc,                                                                 \
+                                   .real = real_##name},                                                               \
+                    false);                                                                                            \
+    }
+COPY_PEER_ASYNC(cuMemcpyPeerAsync, false)
+COPY_PEER_ASYNC(cuMemcpyPeerAsync_ptsz, true)

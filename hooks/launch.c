@@ -1,0 +1,204 @@
+#include "copy.h"
+
+#include "base/log.h"
+#include "hr_hooks.h"
+#include "residency/access.h"
+#include "residency/context.h"
+#include "residency/params.h"
+#include "stats/stats.h"
+
+#include <string.h>
+
+/*
+ * Launches. Every 8-byte word of every parameter that falls into a window names a buffer. With everything resident a launch
+ * costs the scan, the in-flight word and a few loads per pointer: no lock, no allocation, no driver call but its own.
+ */
+
+struct launch {
+    CUfunction function;
+    void **params;
+    void **extra;
+    CUstream stream;
+    bool per_thread;
+    const void *arguments; /* of the real call */
+    CUresult (*real)(const struct launch *l);
+};
+
+typedef void (*visit_word)(CUdeviceptr word, void *arg);
+
+/* Visits the words of a parameter that could be pointers: 8-byte aligned within the parameter buffer. */
+static inline void visit_param(const void *value, size_t offset, size_t size, visit_word visit, void *arg)
+{
+    for (size_t at = (8 - offset % 8) % 8; at + 8 <= size; at += 8) {
+        CUdeviceptr word;
+        memcpy(&word, (const char *)value + at, 8);
+        if (hr_space_owns(word))
+            visit(word, arg);
+    }
+}
+
+/* The packed buffer of `extra`; false = none. */
+static bool packed_buffer(void **extra, const void **buffer_out, size_t *bytes_out)
+{
+    *buffer_out = NULL;
+    *bytes_out = 0;
+    for (size_t i = 0; extra && extra[i] != CU_LAUNCH_PARAM_END && i < 64; i += 2) {
+        if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            *buffer_out = extra[i + 1];
+        else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE && extra[i + 1])
+            *bytes_out = *(const size_t *)extra[i + 1];
+    }
+    return *buffer_out != NULL;
+}
+
+static void visit_launch(const struct launch *l, const struct hr_params *params, visit_word visit, void *arg)
+{
+    const void *buffer;
+    size_t bytes;
+    if (packed_buffer(l->extra, &buffer, &bytes))
+        visit_param(buffer, 0, bytes, visit, arg);
+    if (!l->params || !params)
+        return;
+    for (uint32_t i = 0; i < params->count; i++)
+        if (l->params[i] && params->param[i].size_bytes >= 8)
+            visit_param(l->params[i], params->param[i].offset_bytes, params->param[i].size_bytes, visit, arg);
+}
+
+struct touched {
+    uint64_t now;
+    enum hr_touch worst;
+};
+static void touch_word(CUdeviceptr word, void *arg)
+{
+    struct touched *touched = arg;
+    enum hr_touch touch = hr_access_touch(word, touched->now);
+    if (touch > touched->worst)
+        touched->worst = touch;
+}
+static void add_word(CUdeviceptr word, void *arg)
+{
+    hr_working_set_add(arg, word);
+}
+
+/* Out of line: makes what the launch names accessible; the set stays pinned. */
+static __attribute__((noinline)) CUresult prepare(struct hr_thread *t, const struct launch *l,
+                                                  const struct hr_params *params, struct hr_working_set *set,
+                                                  bool everything)
+{
+    set->count = 0;
+    set->everything = everything;
+    visit_launch(l, params, add_word, set);
+    return hr_access_prepare(t, set);
+}
+
+/* The rest of a launch that did not find everything in place; entered outside a submission. */
+static __attribute__((noinline)) CUresult launch_slowly(struct hr_thread *t, const struct launch *l,
+                                                        const struct hr_params *params, bool everything)
+{
+    struct hr_working_set set;
+    for (unsigned attempt = 0; attempt < 100; attempt++) {
+        CUresult r = prepare(t, l, params, &set, everything);
+        if (r != CUDA_SUCCESS)
+            return r;
+        hr_gate_enter(t);
+        struct touched touched = {hr_ticks(), HR_TOUCH_HIT};
+        visit_launch(l, params, touch_word, &touched);
+        if (touched.worst != HR_TOUCH_MISSING) {
+            hr_gate_submit(t);
+            r = l->real(l);
+            hr_gate_leave(t);
+            hr_access_unpin(&set);
+            hr_stat_add(t, HR_STAT_launches_in_place, touched.worst == HR_TOUCH_ACCESSIBLE);
+            return r;
+        }
+        hr_gate_leave(t);
+        hr_access_unpin(&set);
+    }
+    hr_log(HR_LOG_ERROR, "a launch could not get its memory in place: others take it away as fast as it comes");
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult launch(const struct launch *l)
+{
+    HR_INSIDE();
+    struct hr_thread *t = hr_thread_self();
+    const struct hr_params *params = l->params ? hr_params_of(l->function) : NULL;
+    if (!t || hr_space.bytes == 0)
+        return l->real(l);
+    if (__builtin_expect(params && !params->known, 0))
+        hr_access_cannot_scan("this driver does not tell the parameters of kernels");
+    hr_stat_add(t, HR_STAT_launches, 1);
+    CUresult r;
+    bool everything = hr_access_take_pending();
+    if (!everything) {
+        hr_gate_enter(t);
+        struct touched touched = {hr_ticks(), HR_TOUCH_HIT};
+        visit_launch(l, params, touch_word, &touched);
+        if (__builtin_expect(touched.worst == HR_TOUCH_HIT, 1)) {
+            hr_gate_submit(t);
+            r = l->real(l);
+            hr_gate_leave(t);
+            hr_stat_add(t, HR_STAT_launches_resident, 1);
+            goto launched;
+        }
+        hr_gate_leave(t);
+    }
+    r = launch_slowly(t, l, params, everything);
+launched:
+    if (__builtin_expect(hr_is_per_thread(l->stream, l->per_thread), 0))
+        hr_fence_per_thread(t);
+    return r;
+}
+
+struct kernel_arguments {
+    unsigned gx, gy, gz, bx, by, bz, shared;
+};
+
+#define KERNEL(name, pt)                                                                                               \
+    static CUresult real_##name(const struct launch *l)                                                                \
+    {                                                                                                                  \
+        const struct kernel_arguments *a = l->arguments;                                                               \
+        return hr_drv.name(l->function, a->gx, a->gy, a->gz, a->bx, a->by, a->bz, a->shared, l->stream, l->params,     \
+                           l->extra);                                                                                  \
+    }                                                                                                                  \
+    HR_HOOK(name)                                                                                                      \
+    (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,                \
+     unsigned int bz, unsigned int shared, CUstream s, void **kernelParams, void **extra)                              \
+    {                                                                                                                  \
+        HR_PASS(name, f, gx, gy, gz, bx, by, bz, shared, s, kernelParams, extra);                                      \
+        struct kernel_arguments a = {gx, gy, gz, bx, by, bz, shared};                                                  \
+        return launch(&(struct launch){f, kernelParams, extra, s, pt, &a, real_##name});                               \
+    }
+KERNEL(cuLaunchKernel, false)
+KERNEL(cuLaunchKernel_ptsz, true)
+
+#define KERNEL_EX(name, pt)                                                                                            \
+    static CUresult real_##name(const struct launch *l)                                                                \
+    {                                                                                                                  \
+        return hr_drv.name(l->arguments, l->function, l->params, l->extra);                                            \
+    }                                                                                                                  \
+    HR_HOOK(name)(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)                       \
+    {                                                                                                                  \
+        HR_PASS(name, config, f, kernelParams, extra);                                                                 \
+        return launch(                                                                                                 \
+            &(struct launch){f, kernelParams, extra, config ? config->hStream : NULL, pt, config, real_##name});       \
+    }
+KERNEL_EX(cuLaunchKernelEx, false)
+KERNEL_EX(cuLaunchKernelEx_ptsz, true)
+
+#define KERNEL_COOPERATIVE(name, pt)                                                                                   \
+    static CUresult real_##name(const struct launch *l)                                                                \
+    {                                                                                                                  \
+        const struct kernel_arguments *a = l->arguments;                                                               \
+        return hr_drv.name(l->function, a->gx, a->gy, a->gz, a->bx, a->by, a->bz, a->shared, l->stream, l->params);    \
+    }                                                                                                                  \
+    HR_HOOK(name)                                                                                                      \
+    (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,                \
+     unsigned int bz, unsigned int shared, CUstream s, void **kernelParams)                                            \
+    {                                                                                                                  \
+        HR_PASS(name, f, gx, gy, gz, bx, by, bz, shared, s, kernelParams);                                             \
+        struct kernel_arguments a = {gx, gy, gz, bx, by, bz, shared};                                                  \
+        return launch(&(struct launch){f, kernelParams, NULL, s, pt, &a, real_##name});                                \
+    }
+KERNEL_COOPERATIVE(cuLaunchCooperativeKernel, false)
+KERNEL_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)

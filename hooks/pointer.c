@@ -1,0 +1,111 @@
+#include "hr_hooks.h"
+#include "residency/gpu.h"
+#include "shim/shim.h"
+#include "space/space.h"
+
+/*
+ * Pointer queries about window memory are answered from the records, as the driver answers about cuMemAlloc memory: on the
+ * mappings behind it, its own answers would name the window, the chunk, or where the bytes happen to be.
+ */
+
+/* One attribute of one allocation. NOT_SUPPORTED: this attribute is none that cuMemAlloc memory has. */
+static CUresult answer(const struct hr_allocation *a, CUdeviceptr ptr, CUpointer_attribute attribute, void *data)
+{
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = a->ctx; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(CUmemorytype *)data = CU_MEMORYTYPE_DEVICE; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = ptr; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        *(int *)data = atomic_load_explicit(&a->extent->sync_memops, memory_order_relaxed);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = a->id; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(int *)data = 0; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = hr_gpu_device(a->gpu); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: /* not while cuIpcGetMemHandle is refused */
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: *(int *)data = 0; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)data = a->base; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = a->bytes; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED: *(int *)data = 1; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(unsigned long long *)data = 0; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *(unsigned int *)data = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)data = NULL; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(unsigned long long *)data = a->id; return CUDA_SUCCESS;
+    default: /* HOST_POINTER, P2P_TOKENS and what is not known here */ return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+/* What a plural query stores for an attribute that does not apply. */
+static void answer_nothing(CUpointer_attribute attribute, void *data)
+{
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER: *(void **)data = NULL; break;
+    default: break;
+    }
+}
+
+HR_HOOK(cuPointerGetAttribute)(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    HR_PASS(cuPointerGetAttribute, data, attribute, ptr);
+    struct hr_allocation a;
+    if (!hr_space_owns(ptr))
+        return hr_drv.cuPointerGetAttribute(data, attribute, ptr);
+    if (!data || !hr_space_find(ptr, &a))
+        return CUDA_ERROR_INVALID_VALUE;
+    return answer(&a, ptr, attribute, data);
+}
+
+HR_HOOK(cuPointerGetAttributes)
+(unsigned int numAttributes, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr)
+{
+    HR_PASS(cuPointerGetAttributes, numAttributes, attributes, data, ptr);
+    struct hr_allocation a;
+    if (!hr_space_owns(ptr) || numAttributes == 0 || !attributes || !data)
+        return hr_drv.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
+    if (!hr_space_find(ptr, &a)) /* an address of nothing: the driver's way of saying so, without naming the window */
+        return hr_drv.cuPointerGetAttributes(numAttributes, attributes, data, 0);
+    for (unsigned i = 0; i < numAttributes; i++)
+        if (data[i] && answer(&a, ptr, attributes[i], data[i]) != CUDA_SUCCESS)
+            answer_nothing(attributes[i], data[i]);
+    return CUDA_SUCCESS;
+}
+
+HR_HOOK(cuPointerSetAttribute)(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    HR_PASS(cuPointerSetAttribute, value, attribute, ptr);
+    struct hr_allocation a;
+    if (!hr_space_owns(ptr))
+        return hr_drv.cuPointerSetAttribute(value, attribute, ptr);
+    if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !hr_space_find(ptr, &a))
+        return CUDA_ERROR_INVALID_VALUE;
+    atomic_store(&a.extent->sync_memops, *(const int *)value != 0);
+    return CUDA_SUCCESS;
+}
+
+HR_HOOK(cuMemGetAddressRange_v2)(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
+{
+    HR_PASS(cuMemGetAddressRange_v2, pbase, psize, dptr);
+    struct hr_allocation a;
+    if (!hr_space_owns(dptr))
+        return hr_drv.cuMemGetAddressRange_v2(pbase, psize, dptr);
+    if (!hr_space_find(dptr, &a))
+        return CUDA_ERROR_NOT_FOUND;
+    if (pbase)
+        *pbase = a.base;
+    if (psize)
+        *psize = a.bytes;
+    return CUDA_SUCCESS;
+}
+
+/* How libraries ask whether memory came from cuMemCreate; what the job got from cuMemAlloc did not. */
+HR_HOOK(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle, void *addr)
+{
+    HR_PASS(cuMemRetainAllocationHandle, handle, addr);
+    if (!hr_space_owns((CUdeviceptr)(uintptr_t)addr))
+        return hr_drv.cuMemRetainAllocationHandle(handle, addr);
+    return CUDA_ERROR_INVALID_VALUE;
+}

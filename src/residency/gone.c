@@ -1,0 +1,51 @@
+#include "residency/gone.h"
+
+#include "base/lock.h"
+#include "residency/context.h"
+#include "residency/gpu.h"
+#include "residency/quarantine.h"
+#include "space/space.h"
+#include "stats/stats.h"
+
+struct hr_gone hr_context_ending(CUcontext handle)
+{
+    return (struct hr_gone){handle};
+}
+
+struct hr_gone hr_primary_ending(CUdevice device)
+{
+    int gpu = hr_gpu_of_device(device);
+    return (struct hr_gone){gpu >= 0 ? hr_context_primary((unsigned)gpu) : NULL};
+}
+
+static bool free_one(CUdeviceptr address, void *arg)
+{
+    struct hr_thread *t = arg;
+    size_t bytes;
+    struct hr_extent *e;
+    enum hr_retire retired = hr_space_retire(address, &bytes, &e);
+    if (retired == HR_RETIRE_TOUCHED || retired == HR_RETIRE_UNTOUCHED) {
+        hr_stat_add(t, HR_STAT_freed_bytes, bytes);
+        hr_quarantine_release_one(t, address);
+    }
+    return true;
+}
+
+CUresult hr_context_ended(const struct hr_gone *gone, CUresult r)
+{
+    if (r != CUDA_SUCCESS || !gone->handle)
+        return r;
+    hr_context_forget(gone->handle);
+    hr_space_each(gone->handle, free_one, hr_thread_self());
+    return r;
+}
+
+CUresult hr_primary_released(const struct hr_gone *gone, CUdevice device, CUresult r)
+{
+    unsigned flags = 0;
+    int active = 1;
+    if (r != CUDA_SUCCESS || !gone->handle ||
+        hr_drv.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active)
+        return r;
+    return hr_context_ended(gone, r);
+}

@@ -273,15 +273,16 @@ CUresult sg_config_read(struct sg_config *c)
 CUresult sg_fail_check(const char *function)
 {
     size_t base = base_name_bytes(function, strlen(function));
-    for (size_t i = 0; i < sg.config.fail_count; i++) {
+    CUresult error = CUDA_SUCCESS;
+    for (size_t i = 0; i < sg.config.fail_count; i++) { /* all of them count the call, also when one has decided */
         struct sg_fail *fail = &sg.config.fails[i];
         if (strlen(fail->name) != base || memcmp(fail->name, function, base))
             continue;
         uint64_t call = atomic_fetch_add(&fail->calls, 1) + 1;
-        if (fail->mode == SG_FAIL_ONCE ? call == fail->n : call % fail->n == 0) {
-            sg_log(SG_LOG_INFO, "%s: call %" PRIu64 " fails on demand", function, call);
-            return fail->error;
-        }
+        if (error || (fail->mode == SG_FAIL_ONCE ? call != fail->n : call % fail->n != 0))
+            continue;
+        sg_log(SG_LOG_INFO, "%s: call %" PRIu64 " fails on demand", function, call);
+        error = fail->error;
     }
-    return CUDA_SUCCESS;
+    return error;
 }

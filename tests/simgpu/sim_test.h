@@ -16,7 +16,7 @@
 #define GIVES(code, call)                                                                                              \
     do {                                                                                                               \
         CUresult got_ = (call);                                                                                        \
-        cr_assert(got_ == (code), "%s:%d: %s gave %d, not " #code, __FILE__, __LINE__, #call, (int)got_);             \
+        cr_assert(got_ == (code), "%s:%d: %s gave %d, not " #code, __FILE__, __LINE__, #call, (int)got_);              \
     } while (0)
 #define OK(call) GIVES(CUDA_SUCCESS, call)
 
@@ -84,7 +84,10 @@ struct gate {
     pthread_cond_t cv;
     int is_open, arrived;
 };
-#define GATE_INIT {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0}
+#define GATE_INIT                                                                                                      \
+    {                                                                                                                  \
+        PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0                                                      \
+    }
 
 static inline void gate_wait(void *arg)
 {

@@ -22,8 +22,8 @@ Test(vmm, sizes_and_addresses_are_multiples_of_the_granularity)
     OK(cuMemCreate(&h, 2 * PAGE, &prop, 0));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(va + 4096, PAGE, 0, h, 0));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(va, PAGE / 2, 0, h, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(va, PAGE, PAGE, h, 0));     /* an offset */
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(va, 3 * PAGE, 0, h, 0));    /* more than the handle has */
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(va, PAGE, PAGE, h, 0));             /* an offset */
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(va, 3 * PAGE, 0, h, 0));            /* more than the handle has */
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(va + 7 * PAGE, 2 * PAGE, 0, h, 0)); /* beyond the reservation */
     OK(cuMemMap(va, 2 * PAGE, 0, h, 0));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(va + PAGE, PAGE, 0, h, 0)); /* in use */
@@ -165,7 +165,8 @@ Test(vmm, host_chunks_count_against_the_host_limit_and_give_the_cpu_access_when_
     machine_with_context("h200,vram=64M,host=8M");
     CUdeviceptr va;
     CUmemAllocationProp prop = on_host_node(0);
-    CUmemAccessDesc access[2] = {access_of(0), {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+    CUmemAccessDesc access[2] = {access_of(0),
+                                 {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
     CUmemGenericAllocationHandle h, more;
     OK(cuMemCreate(&h, 2 * PAGE, &prop, 0));
     GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&more, 3 * PAGE, &prop, 0));

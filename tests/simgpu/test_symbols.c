@@ -1,0 +1,96 @@
+#include "sim_test.h"
+
+#include <dlfcn.h>
+
+static void *asked(const char *name, int version, unsigned flags)
+{
+    void *f = NULL;
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    OK(cuGetProcAddress_v2(name, &f, version, flags, &status));
+    cr_assert_eq(status, CU_GET_PROC_ADDRESS_SUCCESS, "%s at %d", name, version);
+    return f;
+}
+
+static void *exported(const char *name)
+{
+    void *f = dlsym(RTLD_DEFAULT, name);
+    cr_assert_not_null(f, "%s", name);
+    return f;
+}
+
+Test(symbols, versions_choose_the_abi)
+{
+    cr_assert_eq(asked("cuMemAlloc", 2000, 0), exported("cuMemAlloc"));
+    cr_assert_eq(asked("cuMemAlloc", 3019, 0), exported("cuMemAlloc"));
+    cr_assert_eq(asked("cuMemAlloc", 3020, 0), exported("cuMemAlloc_v2"));
+    cr_assert_eq(asked("cuMemAlloc", 13000, 0), exported("cuMemAlloc_v2"));
+    cr_assert_eq(asked("cuCtxCreate", 11030, 0), exported("cuCtxCreate_v2"));
+    cr_assert_eq(asked("cuCtxCreate", 11040, 0), exported("cuCtxCreate_v3"));
+    cr_assert_eq(asked("cuCtxCreate", 13000, 0), exported("cuCtxCreate_v4"));
+    cr_assert_eq(asked("cuCtxSynchronize", 12000, 0), exported("cuCtxSynchronize"));
+    cr_assert_eq(asked("cuCtxSynchronize", 13000, 0), exported("cuCtxSynchronize_v2"));
+    cr_assert_eq(asked("cuStreamGetCaptureInfo", 11030, 0), exported("cuStreamGetCaptureInfo_v2"));
+    cr_assert_eq(asked("cuGetProcAddress", 11030, 0), exported("cuGetProcAddress"));
+    cr_assert_eq(asked("cuGetProcAddress", 12000, 0), exported("cuGetProcAddress_v2"));
+}
+
+Test(symbols, flags_choose_the_stream_rule)
+{
+    unsigned per_thread = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    cr_assert_eq(asked("cuLaunchKernel", 7000, 0), exported("cuLaunchKernel"));
+    cr_assert_eq(asked("cuLaunchKernel", 7000, CU_GET_PROC_ADDRESS_LEGACY_STREAM), exported("cuLaunchKernel"));
+    cr_assert_eq(asked("cuLaunchKernel", 7000, per_thread), exported("cuLaunchKernel_ptsz"));
+    cr_assert_eq(asked("cuMemcpyHtoD", 13000, per_thread), exported("cuMemcpyHtoD_v2_ptds"));
+    cr_assert_eq(asked("cuMemFree", 13000, per_thread), exported("cuMemFree_v2")); /* has no such form */
+    void *f;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuInit", &f, 13000, 3, NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuInit", &f, 13000, 8, NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuInit", NULL, 13000, 0, NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2(NULL, &f, 13000, 0, NULL));
+}
+
+Test(symbols, what_is_not_there_is_told_apart_from_what_is_too_new)
+{
+    void *f = (void *)8;
+    CUdriverProcAddressQueryResult status;
+    OK(cuGetProcAddress_v2("cuNoSuchThing", &f, 13000, 0, &status));
+    cr_assert_eq(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    cr_assert_null(f);
+    OK(cuGetProcAddress_v2("cuMemAlloc_v", &f, 13000, 0, &status)); /* exact names only */
+    cr_assert_eq(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    OK(cuGetProcAddress_v2("cuMemCreate", &f, 10010, 0, &status));
+    cr_assert_eq(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+    cr_assert_null(f);
+    GIVES(CUDA_ERROR_NOT_FOUND, cuGetProcAddress_v2("cuMemCreate", &f, 10010, 0, NULL));
+    GIVES(CUDA_ERROR_NOT_FOUND, cuGetProcAddress("cuNoSuchThing", &f, 13000, 0));
+}
+
+Test(symbols, every_row_of_the_table_names_an_export)
+{
+    static const struct {
+        const char *name, *symbol;
+        int since;
+    } rows[] = {
+#define SG_VERSION(name, since, rule, symbol) {#name, #symbol, since},
+#include "simgpu/versions.def"
+#undef SG_VERSION
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        exported(rows[i].symbol);
+        cr_assert_not_null(asked(rows[i].name, 13000, 0));
+        asked(rows[i].name, 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    }
+    cr_assert_eq(sizeof rows / sizeof rows[0], 638); /* 637 names, one of them under two */
+}
+
+Test(symbols, what_is_not_supported_says_so)
+{
+    machine_with_context("h200,vram=64M");
+    CUgraph g;
+    CUarray a;
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuGraphCreate(&g, 0));
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuArrayCreate_v2(&a, NULL));
+    const void *table;
+    CUuuid id = {{0}};
+    GIVES(CUDA_ERROR_NOT_FOUND, cuGetExportTable(&table, &id));
+}

@@ -13,9 +13,11 @@ struct form {
 };
 
 static int count[2048];
-static int last_index = -1, late_calls, main_is_over;
-static long arguments[8];
-static float float_argument;
+static int late_calls, main_is_over;
+/* Of the calling thread. */
+static _Thread_local int last_index = -1;
+static _Thread_local long arguments[8];
+static _Thread_local float float_argument;
 
 static int note(int index, const long *args)
 {
@@ -23,7 +25,8 @@ static int note(int index, const long *args)
     last_index = index;
     if (args != NULL)
         memcpy(arguments, args, sizeof arguments);
-    late_calls += main_is_over;
+    if (main_is_over)
+        late_calls++;
     return 0;
 }
 

@@ -77,6 +77,7 @@ enum ptx_fault_kind {
     PTX_FAULT_ILLEGAL_INSTRUCTION, /* e.g. call through a bad pointer, division mode never meant to run */
     PTX_FAULT_STACK,               /* call depth or local memory exhausted */
     PTX_FAULT_ABORTED,             /* ptx_grid_abort */
+    PTX_FAULT_DEADLOCK,            /* every thread of a block waits at a barrier that cannot complete */
 };
 
 struct ptx_fault {

@@ -1,0 +1,300 @@
+/*
+ * Grids: which block runs next, on which thread, and when it is over.
+ *
+ * At most max_resident_blocks blocks are alive. New ones start in linear order, but as late as possible: as long as the
+ * started ones come to an end, few are alive and their state stays in the cache. When rounds go by without an end (blocks
+ * that wait for each other), twice as many may be alive, up to the limit, so that every block that hardware would hold
+ * at once gets its turn.
+ */
+#include "simgpu/ptx/block.h"
+
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#define SLICE 16384      /* warp instructions of one block before another gets its turn */
+#define PATIENT_ROUNDS 4 /* without any block's end, before more may be alive */
+
+struct ptx_grid {
+    pthread_mutex_t lock; /* guards everything below it that changes; a leaf but for the pool's */
+    struct ptx_grid_args args;
+    uint8_t *params;
+    struct ptx_block_shape shape;
+    ptx_interp_fn *interp;
+    uint64_t total, next, finished;
+    uint64_t id;
+    atomic_bool stop;
+    unsigned running; /* threads inside a slice */
+    struct ptx_block **ready;
+    uint32_t ready_count, ready_capacity;
+    struct ptx_block **spare; /* memory of blocks that ended */
+    uint32_t spare_count, spare_capacity;
+    uint32_t alive, alive_limit;
+    uint64_t slices_since_end;
+    uint64_t random;
+    struct ptx_counters counters;
+    struct ptx_fault fault;
+    uint64_t fault_block;
+    uint32_t fault_thread;
+};
+
+static uint64_t next_random(uint64_t *state) {
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+struct ptx_grid *ptx_grid_create(const struct ptx_grid_args *args) {
+    static _Atomic(uint64_t) last_id;
+    const struct ptx_function *f = args->function;
+    size_t params_bytes = (f->formal_bytes + 15) & ~15u;
+    struct ptx_grid *g = calloc(1, sizeof(*g) + params_bytes);
+    if (!g)
+        return NULL;
+    pthread_mutex_init(&g->lock, NULL);
+    g->args = *args;
+    g->params = (uint8_t *)(g + 1);
+    if (f->formal_bytes)
+        memcpy(g->params, args->params, f->formal_bytes);
+    g->args.params = g->params;
+    if (!g->args.max_resident_blocks)
+        g->args.max_resident_blocks = 1;
+    if (!g->args.sm_count)
+        g->args.sm_count = 1;
+    g->total = (uint64_t)args->grid[0] * args->grid[1] * args->grid[2];
+    g->shape.threads = args->block[0] * args->block[1] * args->block[2];
+    memcpy(g->shape.ntid, args->block, sizeof(g->shape.ntid));
+    g->shape.shared_bytes =
+        args->dynamic_shared_bytes ? f->dynamic_shared_offset + args->dynamic_shared_bytes : f->info.static_shared_bytes;
+    g->shape.stack_bytes = f->stack_bytes;
+    g->shape.local_bytes = f->info.local_bytes;
+    g->interp = ptx_interp_best();
+    g->alive_limit = 1;
+    g->random = args->seed;
+    g->id = atomic_fetch_add(&last_id, 1) + 1;
+    return g;
+}
+
+void ptx_grid_destroy(struct ptx_grid *g) {
+    if (!g)
+        return;
+    for (uint32_t i = 0; i < g->ready_count; i++)
+        ptx_block_destroy(g->ready[i]);
+    for (uint32_t i = 0; i < g->spare_count; i++)
+        ptx_block_destroy(g->spare[i]);
+    free(g->ready);
+    free(g->spare);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+static bool push(struct ptx_block ***list, uint32_t *count, uint32_t *capacity, struct ptx_block *b) {
+    if (*count == *capacity) {
+        uint32_t more = *capacity ? *capacity * 2 : 8;
+        struct ptx_block **bigger = realloc(*list, more * sizeof(*bigger));
+        if (!bigger)
+            return false;
+        *list = bigger;
+        *capacity = more;
+    }
+    (*list)[(*count)++] = b;
+    return true;
+}
+
+static struct ptx_block *start_locked(struct ptx_grid *g) {
+    struct ptx_block *b = g->spare_count ? g->spare[--g->spare_count] : ptx_block_create(&g->shape);
+    if (!b)
+        return NULL;
+    uint64_t linear = g->next++;
+    uint32_t ctaid[3] = {(uint32_t)(linear % g->args.grid[0]), (uint32_t)(linear / g->args.grid[0] % g->args.grid[1]),
+                         (uint32_t)(linear / g->args.grid[0] / g->args.grid[1])};
+    ptx_block_start(b, linear, ctaid, g->args.function->entry_pc, g->shape.shared_bytes);
+    g->alive++;
+    return b;
+}
+
+/* A block for this thread, or NULL. */
+static struct ptx_block *choose_locked(struct ptx_grid *g) {
+    bool may_start = g->next < g->total && g->alive < g->args.max_resident_blocks &&
+                     (!g->ready_count || g->alive < g->alive_limit);
+    uint32_t choices = g->ready_count + may_start;
+    if (!choices)
+        return NULL;
+    uint32_t pick = choices == 1 ? 0 : (uint32_t)(next_random(&g->random) % choices);
+    if (pick == g->ready_count) {
+        struct ptx_block *b = start_locked(g);
+        if (b || !g->ready_count)
+            return b;
+        pick = 0;
+    }
+    struct ptx_block *b = g->ready[pick];
+    g->ready[pick] = g->ready[--g->ready_count];
+    return b;
+}
+
+static void add_counters(struct ptx_counters *to, const struct ptx_counters *from) {
+    to->warp_instructions += from->warp_instructions;
+    to->thread_instructions += from->thread_instructions;
+    to->flops += from->flops;
+    for (unsigned t = 0; t < SG_TIER_COUNT; t++) {
+        to->read_bytes[t] += from->read_bytes[t];
+        to->write_bytes[t] += from->write_bytes[t];
+    }
+}
+
+static void note_fault_locked(struct ptx_grid *g, const struct ptx_run *r) {
+    uint64_t block = r->block->linear;
+    bool first = g->fault.kind == PTX_FAULT_NONE || block < g->fault_block ||
+                 (block == g->fault_block && r->fault_thread < g->fault_thread);
+    if (first) {
+        g->fault = r->fault;
+        g->fault_block = block;
+        g->fault_thread = r->fault_thread;
+    }
+    atomic_store_explicit(&g->stop, true, memory_order_relaxed);
+}
+
+static void init_run(struct ptx_run *r, const struct ptx_grid *g) {
+    const struct ptx_function *f = g->args.function;
+    memset(r, 0, sizeof(*r));
+    r->module = f->module;
+    r->function = f;
+    r->code = f->module->code;
+    r->consts = f->module->consts;
+    r->pagetable = g->args.pagetable;
+    r->params = g->params;
+    r->shared_offset = f->shared_offset;
+    r->shared_bytes = g->shape.shared_bytes;
+    r->local_bytes = g->shape.local_bytes;
+    r->stack_bytes = g->shape.stack_bytes;
+    r->dynamic_shared_bytes = g->args.dynamic_shared_bytes;
+    memcpy(r->ntid, g->args.block, sizeof(r->ntid));
+    memcpy(r->nctaid, g->args.grid, sizeof(r->nctaid));
+    r->sm_count = g->args.sm_count;
+    r->grid_id = g->id;
+    r->clock_ns = g->args.clock_ns;
+}
+
+static void finish_slice_locked(struct ptx_grid *g, struct ptx_run *r, enum ptx_slice how) {
+    struct ptx_block *b = r->block;
+    g->slices_since_end++;
+    if (how == PTX_SLICE_FAULT)
+        note_fault_locked(g, r);
+    if (how == PTX_SLICE_SPENT && push(&g->ready, &g->ready_count, &g->ready_capacity, b)) {
+        if (g->slices_since_end >= (uint64_t)PATIENT_ROUNDS * g->alive && g->alive_limit < g->args.max_resident_blocks) {
+            g->alive_limit = g->alive_limit > UINT32_MAX / 2 ? UINT32_MAX : g->alive_limit * 2;
+            g->slices_since_end = 0;
+        }
+        return;
+    }
+    if (how == PTX_SLICE_SPENT) { /* no memory for the list: the grid cannot go on */
+        r->fault = (struct ptx_fault){.kind = PTX_FAULT_ABORTED, .space = "generic"};
+        note_fault_locked(g, r);
+    }
+    g->alive--;
+    if (how == PTX_SLICE_DONE) {
+        g->finished++;
+        g->slices_since_end = 0;
+    }
+    if (!push(&g->spare, &g->spare_count, &g->spare_capacity, b))
+        ptx_block_destroy(b);
+}
+
+static bool is_done_locked(const struct ptx_grid *g) {
+    bool stopped = atomic_load_explicit(&g->stop, memory_order_relaxed);
+    return (g->finished == g->total || stopped) && !g->running;
+}
+
+/* Host threads may come with other rounding or flushing; kernels need the default. Returns what was set. */
+static uint32_t enter_float_mode(void) {
+#if defined(__x86_64__)
+    uint32_t before = _mm_getcsr();
+    if ((before & 0xffc0) != 0x1f80)
+        _mm_setcsr(0x1f80);
+    return before;
+#elif defined(__aarch64__)
+    uint64_t before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    if (before)
+        __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
+    return (uint32_t)before;
+#else
+    return 0;
+#endif
+}
+
+static void leave_float_mode(uint32_t before) {
+#if defined(__x86_64__)
+    if ((before & 0xffc0) != 0x1f80)
+        _mm_setcsr(before);
+#elif defined(__aarch64__)
+    if (before)
+        __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)before));
+#else
+    (void)before;
+#endif
+}
+
+/* Runs slices until the budget is used up or nothing is there to run. The lock is held at entry and exit. */
+static enum ptx_progress run_locked(struct ptx_grid *g, uint64_t budget) {
+    uint64_t used = 0;
+    bool ran = false;
+    struct ptx_run r;
+    init_run(&r, g);
+    while (!atomic_load_explicit(&g->stop, memory_order_relaxed) && used < budget) {
+        r.block = choose_locked(g);
+        if (!r.block) {
+            if (!g->running && !g->ready_count && g->next < g->total) {
+                /* No memory even for one block. */
+                g->fault = (struct ptx_fault){.kind = PTX_FAULT_ABORTED, .space = "generic"};
+                atomic_store_explicit(&g->stop, true, memory_order_relaxed);
+            }
+            break;
+        }
+        ran = true;
+        g->running++;
+        pthread_mutex_unlock(&g->lock);
+        memset(&r.counters, 0, sizeof(r.counters));
+        uint64_t slice = budget - used < SLICE ? budget - used : SLICE;
+        enum ptx_slice how = ptx_block_run(&r, g->interp, slice, &g->stop);
+        used += r.counters.warp_instructions + 1;
+        pthread_mutex_lock(&g->lock);
+        g->running--;
+        add_counters(&g->counters, &r.counters);
+        finish_slice_locked(g, &r, how);
+    }
+    if (is_done_locked(g))
+        return PTX_DONE;
+    return ran && !atomic_load_explicit(&g->stop, memory_order_relaxed) ? PTX_RUNNING : PTX_IDLE;
+}
+
+enum ptx_progress ptx_grid_run(struct ptx_grid *g, uint64_t warp_instructions) {
+    uint32_t mode = enter_float_mode();
+    pthread_mutex_lock(&g->lock);
+    enum ptx_progress progress = run_locked(g, warp_instructions ? warp_instructions : 1);
+    pthread_mutex_unlock(&g->lock);
+    leave_float_mode(mode);
+    return progress;
+}
+
+void ptx_grid_abort(struct ptx_grid *g) {
+    pthread_mutex_lock(&g->lock);
+    if (g->fault.kind == PTX_FAULT_NONE && g->finished < g->total) {
+        g->fault = (struct ptx_fault){.kind = PTX_FAULT_ABORTED, .space = "generic"};
+        g->fault_block = 0;
+        g->fault_thread = 0;
+    }
+    atomic_store_explicit(&g->stop, true, memory_order_relaxed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+const struct ptx_fault *ptx_grid_fault(const struct ptx_grid *g) {
+    return &g->fault;
+}
+
+const struct ptx_counters *ptx_grid_counters(const struct ptx_grid *g) {
+    return &g->counters;
+}

@@ -1,0 +1,64 @@
+/*
+ * Lowering: from one instruction as read to internal code. The table of instructions (lower.c) names, for each PTX
+ * instruction, the function that lowers it; such a function takes the modifiers it honours out of the statement, and
+ * whatever is left over makes the instruction unsupported.
+ */
+#ifndef SG_PTX_LOWER_H
+#define SG_PTX_LOWER_H
+
+#include "simgpu/ptx/lane.h"
+#include "simgpu/ptx/parse.h"
+
+struct ptx_descriptor {
+    const char *name;
+    void (*lower)(struct ptx_parser *p, const struct ptx_descriptor *d);
+    uint8_t min_operands, max_operands;
+    int16_t op; /* what `lower` needs to tell its instructions apart: usually the first operation of the family ... */
+    int16_t op_signed; /* ... and its signed counterpart; 0 = the same */
+};
+
+void ptx_lower_init_names(struct ptx_parser *p);
+
+/* "unsupported instruction 'add.foo.s32'", with a reason or NULL. */
+_Noreturn void ptx_lower_unsupported(struct ptx_parser *p, const char *why);
+_Noreturn void ptx_lower_fail(struct ptx_parser *p, const char *what);
+
+/* The modifier was there; it is taken out. */
+bool ptx_take_mod(struct ptx_parser *p, enum ptx_mod mod);
+/* The one type of an instruction; unsupported if there are more or none. */
+enum ptx_type ptx_one_type(struct ptx_parser *p);
+/* .rn .rz .rm .rp; *given_out may be NULL. */
+enum ptx_round ptx_take_round(struct ptx_parser *p, bool *given_out);
+
+/* A new instruction under the statement's guard. Valid until the next emit. */
+struct ptx_insn *ptx_emit(struct ptx_parser *p, int op);
+uint32_t ptx_temp(struct ptx_parser *p, unsigned log2);
+uint32_t ptx_constant(struct ptx_parser *p, unsigned log2, uint64_t bits); /* log2 0 = predicate, bits 0 or 1 */
+/* Where to find / put the i-th operand. log2 is the exact register size, 0 = predicate. */
+uint32_t ptx_source(struct ptx_parser *p, const struct ptx_operand *operand, unsigned log2, enum ptx_type type);
+uint32_t ptx_result(struct ptx_parser *p, const struct ptx_operand *operand, unsigned log2);
+/* A predicate source with its negation resolved by code. */
+uint32_t ptx_predicate(struct ptx_parser *p, const struct ptx_operand *operand);
+void ptx_lower_mem_address(struct ptx_parser *p, const struct ptx_operand *operand, enum ptx_space *space, bool is_const,
+                           uint32_t bytes, struct ptx_insn *out, bool *addr32_out);
+void ptx_note_shared(struct ptx_parser *p, uint32_t variable);
+
+static inline struct ptx_operand *ptx_operand_at(struct ptx_parser *p, unsigned i) { return &p->stmt.operands[i]; }
+
+/* Integer halves of instructions that floats have too. */
+void ptx_lower_int_add(struct ptx_parser *p, const struct ptx_descriptor *d);
+void ptx_lower_int_mul(struct ptx_parser *p, enum ptx_type type);
+void ptx_lower_int_mad(struct ptx_parser *p, enum ptx_type type);
+void ptx_lower_int_div(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
+void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
+
+#define PTX_LOWERINGS(X)                                                                                               \
+    X(int_or_float) X(mul) X(mad) X(fma) X(div) X(rem) X(minmax) X(unary) X(logic) X(shift) X(bits) X(bfe) X(bfi)       \
+    X(prmt) X(shf) X(sad) X(lop3) X(dp4a) X(mul24) X(setp) X(set) X(selp) X(slct) X(float_unary) X(copysign) X(testp)   \
+    X(cvt) X(mov) X(ld) X(st) X(atom) X(cvta) X(isspacep) X(prefetch) X(fence) X(bra) X(brx) X(call) X(exit) X(trap)    \
+    X(bar) X(shfl) X(vote) X(activemask) X(match) X(nanosleep) X(carry)
+#define X(name) void ptx_lower_##name(struct ptx_parser *p, const struct ptx_descriptor *d);
+PTX_LOWERINGS(X)
+#undef X
+
+#endif

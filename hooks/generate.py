@@ -77,8 +77,7 @@ def make_functions(functions, _table):
 
 def make_hooks(functions, found):
     out = head("hooks")
-    out += '#include "driver/driver.h"\n\n'
-    out += '#ifndef HR_ROUTE\n#pragma GCC diagnostic push\n#pragma GCC diagnostic ignored "-Wdeprecated-declarations"\n'
+    out += '#ifndef HR_ROUTE\n#include "driver/driver.h"\n#pragma GCC diagnostic push\n#pragma GCC diagnostic ignored "-Wdeprecated-declarations"\n'
     for f in functions:
         if found[f.name].kind == "HOOK":
             out += f'__typeof__({f.name}) hk_{f.name} __attribute__((visibility("hidden")));\n'

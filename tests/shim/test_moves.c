@@ -1,0 +1,47 @@
+#include "core_test.h"
+
+/* 1,000 random moves of 8 MiB runs in a 1 GiB buffer: the moved run is checked after each, every byte at the end. */
+static void random_moves(const char *deny)
+{
+    const size_t bytes = 1024 * MIB, run = 8 * MIB;
+    CUdeviceptr buffer;
+    machine("h200,vram=1536M", deny);
+    void *host = malloc(run);
+    OK(cuMemAlloc_v2(&buffer, bytes));
+    for (size_t at = 0; at < bytes; at += run) {
+        fill(host, run, 1, at / 8);
+        OK(cuMemcpyHtoD_v2(buffer + at, host, run));
+    }
+    struct hr_thread *t = hr_thread_self();
+    uint64_t state = 12345;
+    size_t out = 0, in = 0;
+    for (int move = 0; move < 1000; move++) {
+        state = state * UINT64_C(6364136223846793005) + 1;
+        size_t at = (state >> 33) % (bytes / run) * run;
+        struct hr_chunk *c = hr_space_chunk(buffer + at);
+        size_t moved = atomic_load(&c->state) == HR_CHUNK_RESIDENT ? hr_access_evict_range(t, buffer + at, run)
+                                                                   : hr_access_restore_range(t, buffer + at, run);
+        cr_assert_eq(moved, run / CHUNK, "move %d moved %zu chunks", move, moved);
+        *(atomic_load(&c->state) == HR_CHUNK_RESIDENT ? &in : &out) += 1;
+        OK(cuMemcpyDtoH_v2(host, buffer + at, run));
+        check(host, run, 1, at / 8);
+    }
+    cr_assert(out > 300 && in > 300, "%zu out, %zu in", out, in);
+    for (size_t at = 0; at < bytes; at += run) {
+        OK(cuMemcpyDtoH_v2(host, buffer + at, run));
+        check(host, run, 1, at / 8);
+    }
+    cr_assert_eq(hr_stat_sum(HR_STAT_moved_out_bytes), out * run);
+    cr_assert_eq(hr_stat_sum(HR_STAT_moved_in_bytes), in * run);
+    free(host);
+}
+
+Test(moves, keep_every_byte_where_host_memory_can_be_mapped, .timeout = 300)
+{
+    random_moves("");
+}
+
+Test(moves, keep_every_byte_where_host_memory_cannot_be_mapped, .timeout = 300)
+{
+    random_moves("host_numa");
+}

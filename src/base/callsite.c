@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/loader.h"
 
@@ -79,7 +80,13 @@ static int look_in_object(struct dl_phdr_info *info, size_t size, void *arg)
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
         if (segment->p_type != PT_LOAD || search->pc - info->dlpi_addr - segment->p_vaddr >= segment->p_memsz)
             continue;
-        const char *name = info->dlpi_name != NULL && info->dlpi_name[0] != '\0' ? info->dlpi_name : "/proc/self/exe";
+        char program[1024] = "";
+        const char *name = info->dlpi_name;
+        if (name == NULL || name[0] == '\0') { /* the program itself: by its path, since others read the log later */
+            ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+            program[n > 0 ? n : 0] = '\0';
+            name = n > 0 ? program : "/proc/self/exe";
+        }
         snprintf(search->out, search->out_bytes, "%s+0x%lx", name, (unsigned long)(search->pc - info->dlpi_addr));
         return 1;
     }

@@ -26,6 +26,7 @@ GLOBAL void matmul(float *c, const float *a, const float *b, int n) {
         as[TY][TX] = a[y * n + t + TX];
         bs[TY][TX] = b[(t + TY) * n + x];
         SYNC();
+#pragma unroll
         for (int k = 0; k < 16; k++)
             sum += as[TY][k] * bs[k][TX];
         SYNC();

@@ -162,11 +162,13 @@ static void release(struct ptx_run *r, uint32_t id) {
     struct ptx_barrier *bar = &b->barriers[id];
     for (uint32_t i = 0; i < b->warp_count; i++) {
         struct ptx_warp *w = &b->warps[i];
-        for (uint32_t left = w->waiting; left; left &= left - 1) {
+        uint32_t lanes = 0;
+        for (unsigned lane = 0; lane < PTX_LANES; lane++)
+            lanes |= (uint32_t)(w->bar_id[lane] == id) << lane;
+        lanes &= w->waiting;
+        w->waiting &= ~lanes;
+        for (uint32_t left = bar->reduces ? lanes : 0; left; left &= left - 1) {
             unsigned lane = (unsigned)__builtin_ctz(left);
-            if (w->bar_id[lane] != id)
-                continue;
-            w->waiting &= ~(1u << lane);
             uint32_t *result = (uint32_t *)(w->registers + w->bar_result[lane]);
             bool yes = w->bar_kind[lane] == PTX_BAR_RED_OR ? bar->true_count > 0 : bar->true_count == bar->arrived;
             if (w->bar_kind[lane] == PTX_BAR_RED_POPC)
@@ -215,14 +217,15 @@ bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_ins
     if (in->aux >= PTX_BAR_RED_POPC) {
         uint32_t truth = *(const uint32_t *)(base[in->o[3] >> 31] + (in->o[3] & ~PTX_CONST));
         bar->true_count += (uint32_t)__builtin_popcount(truth & lanes);
+        bar->reduces = true;
     }
     if (in->aux != PTX_BAR_ARRIVE) {
         w->waiting |= lanes;
-        for (uint32_t left = lanes; left; left &= left - 1) {
-            unsigned lane = (unsigned)__builtin_ctz(left);
-            w->bar_id[lane] = (uint8_t)id;
-            w->bar_kind[lane] = (uint8_t)in->aux;
-            w->bar_result[lane] = in->o[0] + fp;
+        for (unsigned lane = 0; lane < PTX_LANES; lane++) {
+            bool here = lanes >> lane & 1;
+            w->bar_id[lane] = here ? (uint8_t)id : w->bar_id[lane];
+            w->bar_kind[lane] = here ? (uint8_t)in->aux : w->bar_kind[lane];
+            w->bar_result[lane] = here ? in->o[0] + fp : w->bar_result[lane];
         }
     }
     check(r, id);

@@ -229,6 +229,15 @@ static enum ptx_type memory_type(struct ptx_parser *p) {
     return type;
 }
 
+/* The frequent forms have operations of their own, right after the general one. */
+static int quick_form(enum ptx_space space, const struct ptx_insn *form, unsigned log2, unsigned reg_log2,
+                      unsigned vec_log2, bool addr32, enum ptx_order order) {
+    if (log2 < 2 || log2 != reg_log2 || vec_log2 || addr32 || order != PTX_ORDER_WEAK || !form->o[4] || form->o[5] ||
+        (space != PTX_SPACE_GLOBAL && space != PTX_SPACE_SHARED))
+        return 0;
+    return 1 + (space == PTX_SPACE_SHARED) * 2 + (log2 == 3);
+}
+
 void ptx_lower_ld(struct ptx_parser *p, const struct ptx_descriptor *d) {
     (void)d;
     bool is_const, addr32;
@@ -248,7 +257,7 @@ void ptx_lower_ld(struct ptx_parser *p, const struct ptx_descriptor *d) {
     ptx_lower_mem_address(p, ptx_operand_at(p, 1), &space, is_const, 1u << (log2 + vec_log2), &form, &addr32);
     for (unsigned i = 0; i < 1u << vec_log2; i++)
         form.o[i] = ptx_result(p, &data[i], reg_log2);
-    struct ptx_insn *in = ptx_emit(p, PTX_OP_LD);
+    struct ptx_insn *in = ptx_emit(p, PTX_OP_LD + quick_form(space, &form, log2, reg_log2, vec_log2, addr32, order));
     memcpy(in->o, form.o, sizeof(in->o));
     in->imm = form.imm;
     in->aux = PTX_MEM_AUX(space, log2, ptx_type_signed(type), reg_log2, vec_log2, addr32, order);
@@ -277,7 +286,7 @@ void ptx_lower_st(struct ptx_parser *p, const struct ptx_descriptor *d) {
         ptx_lower_fail(p, "a store into a parameter");
     for (unsigned i = 0; i < 1u << vec_log2; i++)
         form.o[i] = ptx_source(p, &data[i], reg_log2, type);
-    struct ptx_insn *in = ptx_emit(p, PTX_OP_ST);
+    struct ptx_insn *in = ptx_emit(p, PTX_OP_ST + quick_form(space, &form, log2, reg_log2, vec_log2, addr32, order));
     memcpy(in->o, form.o, sizeof(in->o));
     in->imm = form.imm;
     in->aux = PTX_MEM_AUX(space, log2, 0, reg_log2, vec_log2, addr32, order);

@@ -28,6 +28,7 @@ struct ptx_barrier {
     uint32_t arrived;
     uint32_t count; /* threads asked for; 0 = all of the block */
     uint32_t true_count;
+    bool reduces; /* some thread wants the result */
 };
 
 struct ptx_block {

@@ -329,7 +329,11 @@ static void print_site(const cJSON *site)
            bytes_text(hr_cli_json_number(site, "moved_out_bytes", 0), c));
     cJSON_ArrayForEach(frame, cJSON_GetObjectItemCaseSensitive(site, "frames"))
     {
-        printf("        %s\n", hr_cli_json_text(frame, "text", "?"));
+        const char *text = hr_cli_json_text(frame, "text", "?");
+        printf("        %s\n", text);
+        if (strncmp(text, "main ", 5) == 0) {
+            break; /* below it lies the C library's start-up, alike for every job */
+        }
     }
 }
 

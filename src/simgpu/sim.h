@@ -195,7 +195,7 @@ struct sg_block { /* 2 MiB shared by small allocations of one context */
 
 struct sg_reservation {
     uint64_t va, bytes;
-    unsigned mappings;
+    struct sg_mapping *mappings;
 };
 
 struct sg_mapping { /* one cuMemMap */
@@ -205,6 +205,7 @@ struct sg_mapping { /* one cuMemMap */
     uint8_t access[SG_MAX_DEVICES]; /* CUmemAccess_flags */
     uint8_t host_access;
     uint64_t buffer_id;
+    struct sg_mapping *prev, *next; /* of the reservation */
 };
 
 struct sg_host { /* pinned host memory */

@@ -159,7 +159,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     m->chunk = chunk;
     m->buffer_id = sg.next_buffer_id++;
     chunk->mapping_refs++;
-    res->mappings++;
+    DL_PREPEND(res->mappings, m);
     sg_regions_set(&m->region, ptr, size);
     if (chunk->device != SG_ON_HOST)
         sg.devices[chunk->device].maps++;
@@ -256,7 +256,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
                 sg_pagetable_set(d, va, NULL, bytes >> SG_PAGE_SHIFT, 0);
         set_host_access(m, 0);
         sg_regions_set(NULL, va, bytes);
-        m->reservation->mappings--;
+        DL_DELETE(m->reservation->mappings, m);
         m->chunk->mapping_refs--;
         if (m->chunk->device != SG_ON_HOST)
             sg.devices[m->chunk->device].unmaps++;

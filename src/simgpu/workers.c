@@ -107,7 +107,8 @@ static void report_fault(struct sg_op *op, const struct ptx_fault *f)
                                         "assertion failed",
                                         "illegal instruction",
                                         "stack exhausted",
-                                        "aborted"};
+                                        "aborted",
+                                        "deadlock at a barrier"};
     char where[300] = "", line[700];
     if (f->kind == PTX_FAULT_ILLEGAL_ADDRESS || f->kind == PTX_FAULT_MISALIGNED) {
         char near[220] = "";

@@ -8,9 +8,6 @@
 #include "base/log.h"
 #include "shim/refuse.h"
 
-#pragma weak hr_core_init
-#pragma weak hr_core_exit
-
 _Atomic int hr_mode_now = HR_MODE_WAITING;
 _Thread_local int hr_depth;
 _Atomic CUdeviceptr hr_window_base;
@@ -67,7 +64,7 @@ void hr_shim_start(void)
     hr_mutex_lock(&start_lock);
     if (atomic_load_explicit(&hr_mode_now, memory_order_acquire) == HR_MODE_WAITING) {
         HR_INSIDE();
-        if (hr_config()->disable || hr_core_init == NULL)
+        if (hr_config()->disable)
             atomic_store(&hr_mode_now, HR_MODE_OFF);
         else if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0 || hr_core_init() != CUDA_SUCCESS ||
                  atexit(at_exit) != 0)

@@ -100,8 +100,8 @@ static void check_names(void)
 
 static void check_arguments(void)
 {
-    long (*launch)(long, long, long, long, long, long, long, long) = find("cuModuleLoadDataEx");
-    if (launch(1, 2, 3, 4, 5, 6, 7, 8) != 0 || strcmp(fake->last(), "cuModuleLoadDataEx") != 0)
+    long (*launch)(long, long, long, long, long, long, long, long) = find("cuOccupancyMaxPotentialBlockSizeWithFlags");
+    if (launch(1, 2, 3, 4, 5, 6, 7, 8) != 0 || strcmp(fake->last(), "cuOccupancyMaxPotentialBlockSizeWithFlags") != 0)
         fail("the forwarder does not reach its function but %s", fake->last());
     for (long i = 0; i < 8; i++) {
         if (fake->arguments()[i] != i + 1)

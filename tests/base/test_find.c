@@ -22,7 +22,8 @@ static bool note(const char *path, void *arg)
 
 static void put_word(char *bytes, size_t offset, uint32_t word)
 {
-    memcpy(bytes + offset, &word, sizeof word);
+    for (size_t i = 0; i < sizeof word; i++)
+        bytes[offset + i] = ((char *)&word)[i];
 }
 
 /* A new-format cache with a library before, and two of the driver. Returns its size. */
@@ -32,7 +33,7 @@ static size_t write_new(char *bytes)
     static const char *const paths[] = {"/lib/libc.so.6", "/a/libcuda.so.1", "/b/libcuda.so.1", "/c/libcuda.so.11"};
     size_t at = 48 + 4 * 24;
     memset(bytes, 0, 1024);
-    memcpy(bytes, "glibc-ld.so.cache1.1", 20);
+    strcpy(bytes, "glibc-ld.so.cache1.1");
     put_word(bytes, 20, 4);
     for (size_t i = 0; i < 4; i++) {
         put_word(bytes, 48 + i * 24 + 4, (uint32_t)at);

@@ -107,10 +107,9 @@ Test(config, a_bad_value_is_named_once_with_what_is_accepted_and_the_default_is_
         cr_assert(strstr(given.last, bad[i][0]) != NULL && strstr(given.last, bad[i][1]) != NULL &&
                       strstr(given.last, hr_config_find(bad[i][0])->accepted) != NULL,
                   "%s", given.last);
-        cr_assert(config.ratio == defaults.ratio &&
-                      config.policy == defaults.policy && config.vram.value == defaults.vram.value &&
-                      config.host.value == defaults.host.value && config.log.level == defaults.log.level &&
-                      config.disable == defaults.disable,
+        cr_assert(config.ratio == defaults.ratio && config.policy == defaults.policy &&
+                      config.vram.value == defaults.vram.value && config.host.value == defaults.host.value &&
+                      config.log.level == defaults.log.level && config.disable == defaults.disable,
                   "%s=%s changes something", bad[i][0], bad[i][1]);
     }
 }

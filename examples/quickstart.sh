@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 small=h200,vram=64M
 large=h200
-job=(build/examples/train_gpt --layers 17 --width 256 --heads 64 --context 64 --batch 1 --steps 5)
+job=(build/examples/train_gpt --layers 18 --width 256 --heads 32 --context 64 --batch 1 --steps 4)
 
 flags=()
 for arg in "$@"; do

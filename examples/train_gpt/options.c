@@ -18,12 +18,12 @@ struct option {
 #define OPTION_COUNT 15
 
 /* Four times the memory of a GPU of 64 MiB, and little arithmetic: see examples/README.md. */
-static const struct options defaults = {.layers = 17,
+static const struct options defaults = {.layers = 18,
                                         .width = 256,
-                                        .heads = 64,
+                                        .heads = 32,
                                         .context = 64,
                                         .batch = 1,
-                                        .steps = 5,
+                                        .steps = 4,
                                         .streams = 1,
                                         .seed = 1,
                                         .rate = 3e-3};

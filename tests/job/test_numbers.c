@@ -204,6 +204,6 @@ static void expect_footprint(const char *flags, double least_mib, double most_mi
 Test(model, recommended_flags_need_what_the_readme_says)
 {
     expect_footprint("--steps 1", 4 * 64, 5 * 64);
-    expect_footprint("--layers 17 --width 256 --heads 64 --context 64 --batch 1", 4 * 64, 5 * 64);
-    expect_footprint("--layers 34 --width 256 --heads 64 --context 64 --batch 1", 8 * 64, 9 * 64);
+    expect_footprint("--layers 18 --width 256 --heads 32 --context 64 --batch 1", 4 * 64, 5 * 64);
+    expect_footprint("--layers 36 --width 256 --heads 32 --context 64 --batch 1", 8 * 64, 9 * 64);
 }

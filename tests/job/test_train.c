@@ -158,7 +158,7 @@ Test(train, every_stream_carries_its_share)
 
 Test(train, too_little_memory_is_one_line_from_the_allocation)
 {
-    struct outcome *o = run_on("h200,vram=64M", "--layers 17 --width 256 --heads 64 --context 64 --batch 1 --steps 1");
+    struct outcome *o = run_on("h200,vram=64M", "--layers 18 --width 256 --heads 32 --context 64 --batch 1 --steps 1");
     cr_expect_eq(o->status, 1);
     cr_expect_str_eq(o->out, "");
     const char *line = strstr(o->err, "train_gpt: cuMemAlloc_v2 (");
@@ -198,14 +198,40 @@ Test(train, bad_input_is_one_clear_line)
     }
 }
 
-Test(train, invalid_ptx_is_one_line_with_the_drivers_error)
+static void expect_ptx_refused(const char *text, const char *error)
 {
-    struct outcome *o = run("--ptx /proc/self/status");
+    char path[] = "/tmp/train_gpt-XXXXXX", flags[64], line[128];
+    int fd = mkstemp(path);
+    cr_assert(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+    snprintf(flags, sizeof flags, "--ptx %s", path);
+    struct outcome *o = run(flags);
+    unlink(path);
+    snprintf(line, sizeof line, "train_gpt: cuModuleLoadDataEx (%s): ", path);
     cr_expect_eq(o->status, 1);
-    const char *line = strstr(o->err, "train_gpt: cuModuleLoadDataEx (/proc/self/status): ");
-    cr_expect(line && strstr(line, "CUDA_ERROR_INVALID_PTX\n"), "%s", o->err);
+    cr_expect(strstr(o->err, line) && strstr(o->err, error), "%s", o->err);
     cr_expect_str_eq(o->out, "");
     free(o);
+}
+
+Test(train, invalid_ptx_is_one_line_with_the_drivers_error)
+{
+    expect_ptx_refused("no PTX at all\n", ": CUDA_ERROR_INVALID_IMAGE\n");
+    expect_ptx_refused(".version 6.3\n.target sm_70\n.address_size 64\n.visible .entry f() { jump; }\n",
+                       ": CUDA_ERROR_INVALID_PTX\n");
+}
+
+/* Kernels that another compiler, or another build, left in a file do as well as those inside the program. */
+Test(train, ptx_file_gives_the_same_results)
+{
+    char flags[512];
+    cr_assert(getenv("TRAIN_GPT_PTX"));
+    snprintf(flags, sizeof flags, TINY " --ptx %s", getenv("TRAIN_GPT_PTX"));
+    struct outcome *own = run(TINY), *file = run(flags);
+    cr_expect_eq(file->status, 0, "%s", file->err);
+    cr_expect_str_eq(file->out, own->out);
+    free(own);
+    free(file);
 }
 
 Test(train, device_that_is_not_there_is_one_line)

@@ -1,25 +1,11 @@
 /* Whole programs on simgpu: settings, injected failures, the report, forks and exits. The program is this one, run anew with a
  * scene's name in SIM_SCENE. */
+#include "scene.h"
 #include "sim_test.h"
-#include "support/spawn.h"
 
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static char self[4096];
-
-static struct hr_test_result play(const char *scene, const char *const *env)
-{
-    const char *all[8] = {scene};
-    int n = 1;
-    while (env && *env)
-        all[n++] = *env++;
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    cr_assert_gt(length, 0);
-    const char *const argv[] = {self, NULL};
-    return hr_test_run(argv, all);
-}
 
 /* ---- scenes ---- */
 
@@ -93,23 +79,8 @@ static int scene_exit_busy(void)
     return 7; /* with the function still there */
 }
 
-static const struct scene {
-    const char *name;
-    int (*play)(void);
-} scenes[] = {{"init", scene_init},
-              {"work", scene_work},
-              {"fail", scene_fail},
-              {"fork", scene_fork},
-              {"fork_first", scene_fork_first},
-              {"exit_busy", scene_exit_busy}};
-
-__attribute__((constructor)) static void maybe_play(void)
-{
-    const char *name = getenv("SIM_SCENE");
-    for (size_t i = 0; name && i < sizeof scenes / sizeof scenes[0]; i++)
-        if (!strcmp(name, scenes[i].name))
-            exit(scenes[i].play());
-}
+SCENES({"init", scene_init}, {"work", scene_work}, {"fail", scene_fail}, {"fork", scene_fork},
+       {"fork_first", scene_fork_first}, {"exit_busy", scene_exit_busy})
 
 /* ---- tests ---- */
 
@@ -168,16 +139,6 @@ Test(whole, calls_fail_on_demand)
     struct hr_test_result r = play("SIM_SCENE=fail", env);
     cr_assert_str_eq(r.out, "0 2 0 999 0 0 901 0 901 0 ");
     hr_test_result_finish(&r);
-}
-
-static char *slurp(const char *path)
-{
-    static char text[16384];
-    FILE *f = fopen(path, "r");
-    cr_assert_not_null(f, "%s", path);
-    text[fread(text, 1, sizeof text - 1, f)] = 0;
-    fclose(f);
-    return text;
 }
 
 Test(whole, the_report_tells_what_happened)

@@ -41,15 +41,16 @@ static const struct form forms[] = {
 enum { FORM_COUNT = sizeof forms / sizeof forms[0] };
 
 /* The base name is the beginning of the function's own name. Whole names only: one that merely starts alike is another. */
-static bool is_form_of(const struct form *form, const char *name)
+static bool is_form_of(const struct form *form, const char *name, size_t name_bytes)
 {
-    return strncmp(hr_driver_name(form->fn), name, form->base_bytes) == 0 && name[form->base_bytes] == '\0';
+    return form->base_bytes == name_bytes && memcmp(hr_driver_name(form->fn), name, form->base_bytes) == 0;
 }
 
 bool hr_resolver_knows(const char *name)
 {
+    size_t name_bytes = strlen(name);
     for (const struct form *f = forms; f < forms + FORM_COUNT; f++) {
-        if (is_form_of(f, name) && hr_driver_address(f->fn) != NULL)
+        if (is_form_of(f, name, name_bytes) && hr_driver_address(f->fn) != NULL)
             return true;
     }
     return false;
@@ -62,9 +63,10 @@ bool hr_resolver_knows(const char *name)
 static int find_form(const char *name, int cuda_version, cuuint64_t flags, const void *at)
 {
     const struct form *best = NULL;
+    size_t name_bytes = strlen(name);
     bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     for (const struct form *f = forms; f < forms + FORM_COUNT; f++) {
-        if (f->since > cuda_version || (f->per_thread && !per_thread) || !is_form_of(f, name))
+        if (f->since > cuda_version || (f->per_thread && !per_thread) || !is_form_of(f, name, name_bytes))
             continue;
         const void *address = hr_driver_address(f->fn);
         if (address == NULL || (at != NULL && address != at))

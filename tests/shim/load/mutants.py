@@ -6,7 +6,7 @@ MUTANTS = {
     "unhooked": ("return target != NULL ? (void *)target : real;", "return target != NULL && *name == 0 ? (void *)target : real;"),
     "arity": ("cuda_version >= SELF_WITH_STATUS_SINCE", "cuda_version >= 0"),
     "offers": ("pfn != NULL && *pfn != NULL &&", "pfn != NULL &&"),
-    "alike": (" && name[form->base_bytes] == '\\0'", ""),
+    "alike": ("form->base_bytes == name_bytes &&", "form->base_bytes <= name_bytes &&"),
     "flags": ("(flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0", "(flags & ~flags) != 0"),
     "reentry": ("atomic_store_explicit(&hr_driver_high, extent.high,", "atomic_store_explicit(&hr_driver_high, extent.low,"),
     "names": ("if (!names_driver(slash != NULL ? slash + 1 : file))", "if (slash != NULL || !names_driver(file))"),

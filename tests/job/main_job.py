@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""The main job: train_gpt with several times the memory of its GPU, bit-identical to a run with enough.
+
+main_job.py BUILD_DIR [--steps N] [--only NAME]
+
+Runs the job on a simulated GPU with plenty of memory and on one with 64 MiB, without headroom (it must end in
+CUDA_ERROR_OUT_OF_MEMORY) and with it, in several ways; compares standard output byte by byte, reads the simulated GPU's
+report, and prints the figures as a table. Exits 1 if anything is not as it must be.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+MIB = 1 << 20
+FOUR = []  # the job without flags needs 4.1 times 64 MiB
+EIGHT = ["--layers", "36"]
+
+
+class Case:
+    def __init__(self, name, flags, machine="h200,vram=64M", settings=None, env=None, most_vram=None, least_vram=0.8,
+                 vram_share=0.0, preload_only=False):
+        self.name, self.flags, self.machine = name, flags, machine
+        self.settings, self.env = settings or {}, env or {}
+        self.most_vram, self.least_vram, self.vram_share, self.preload_only = most_vram, least_vram, vram_share, preload_only
+
+
+CASES = [
+    Case("4x", FOUR, vram_share=0.9),
+    Case("4x, 2 streams", FOUR + ["--streams", "2"]),
+    Case("4x, 4 streams", FOUR + ["--streams", "4"]),
+    Case("4x, host memory not mappable", FOUR, env={"SIMGPU_DENY": "host_numa"}, vram_share=0.9),
+    Case("4x, not mappable, 4 streams", FOUR + ["--streams", "4"], env={"SIMGPU_DENY": "host_numa"}),
+    Case("4x of a cap of 64 MiB", FOUR, machine="h200,vram=128M", settings={"HEADROOM_VRAM": "64M"}, most_vram=64 * MIB,
+         least_vram=0.4),
+    Case("4x, LD_PRELOAD alone", FOUR, settings={"HEADROOM_RATIO": "6"}, preload_only=True),
+    Case("8x", EIGHT),
+]
+
+
+class Runner:
+    def __init__(self, build, steps):
+        self.build, self.steps, self.failures = build, steps, []
+        self.references = {}
+
+    def job(self, flags):
+        return [os.path.join(self.build, "examples", "train_gpt"), "--steps", str(self.steps)] + flags
+
+    def run(self, command, env):
+        start = time.time()
+        done = subprocess.run(command, env={**os.environ, **env}, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return done, time.time() - start
+
+    def check(self, case, what, ok):
+        if not ok:
+            self.failures.append(f"{case}: {what}")
+        return ok
+
+    def reference(self, flags):
+        """Standard output with enough memory; the number of streams must not matter."""
+        key = tuple(f for i, f in enumerate(flags) if f != "--streams" and (i == 0 or flags[i - 1] != "--streams"))
+        if key not in self.references:
+            done, _ = self.run([self.headroom, "sim", "h200", "--"] + self.job(list(key)), {})
+            self.check("reference", "exit status 0: " + done.stderr, done.returncode == 0)
+            self.references[key] = done.stdout
+        return self.references[key]
+
+    @property
+    def headroom(self):
+        return os.path.join(self.build, "headroom")
+
+    def out_of_memory(self, name, command, env):
+        done, _ = self.run(command, env)
+        self.check(name, "must fail", done.returncode != 0)
+        self.check(name, "must name CUDA_ERROR_OUT_OF_MEMORY and cuMemAlloc: " + done.stderr[-300:],
+                   "CUDA_ERROR_OUT_OF_MEMORY" in done.stderr and "cuMemAlloc" in done.stderr)
+        print(f"{name}: {done.stderr.strip().splitlines()[-1]}", flush=True)
+
+    def preload_env(self, case_env, machine, settings):
+        return {"LD_PRELOAD": os.path.join(self.build, "libheadroom.so"),
+                "LD_LIBRARY_PATH": os.path.join(self.build, "simgpu"), "SIMGPU": machine, **settings, **case_env}
+
+    def case(self, case, folder):
+        report, stats = os.path.join(folder, "report.json"), os.path.join(folder, "stats.jsonl")
+        for path in (report, stats):
+            if os.path.exists(path):
+                os.unlink(path)
+        env = {"SIMGPU_REPORT": report, "HEADROOM_STATS": stats, **case.env}
+        expected = self.reference(case.flags)
+        if case.preload_only:
+            done, seconds = self.run(self.job(case.flags), self.preload_env(env, case.machine, case.settings))
+        else:
+            done, seconds = self.run([self.headroom, "run", "--sim", case.machine, "--"] + self.job(case.flags),
+                                     {**env, **case.settings})
+        if not self.check(case.name, f"exit status {done.returncode}: {done.stderr[-400:]}", done.returncode == 0):
+            return
+        self.check(case.name, "the same output as with enough memory", done.stdout == expected)
+        gpu = json.load(open(report))["gpus"][0]
+        summary = [json.loads(line) for line in open(stats)][-1]
+        counters = summary["counters"]
+        tiers = {t: gpu["kernel_read_bytes"][t] + gpu["kernel_write_bytes"][t] for t in ("vram", "peer", "host")}
+        share = tiers["vram"] / max(1, sum(tiers.values()))
+        peak = gpu["peak_vram_bytes"]
+        self.check(case.name, "nothing unmapped in flight", gpu["unmapped_in_flight"] == 0)
+        self.check(case.name, "nothing freed in flight", gpu["freed_in_flight"] == 0)
+        self.check(case.name, f"peak VRAM {peak} of {gpu['vram_bytes']}", peak >= case.least_vram * gpu["vram_bytes"])
+        self.check(case.name, f"peak VRAM {peak} within the cap", case.most_vram is None or peak <= case.most_vram)
+        self.check(case.name, f"{share:.3f} of the bytes from VRAM", share >= case.vram_share)
+        self.check(case.name, "bytes were moved both ways",
+                   counters["moved_in_bytes"] > 0 and counters["moved_out_bytes"] > 0)
+        print(f"{case.name:32} {seconds:7.1f} s  peak {peak / MIB:6.1f} MiB  from VRAM {100 * share:6.2f} %  "
+              f"in {counters['moved_in_bytes'] / MIB:8.0f} MiB  out {counters['moved_out_bytes'] / MIB:8.0f} MiB  "
+              f"hits {100 * counters['launches_resident'] / max(1, counters['launches']):5.1f} %", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build")
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--only")
+    args = parser.parse_args()
+    runner = Runner(os.path.abspath(args.build), args.steps)
+    runner.out_of_memory("without headroom", [runner.headroom, "sim", "h200,vram=64M", "--"] + runner.job(FOUR), {})
+    runner.out_of_memory("HEADROOM_RATIO=2", runner.job(FOUR),
+                         runner.preload_env({}, "h200,vram=64M", {"HEADROOM_RATIO": "2"}))
+    with tempfile.TemporaryDirectory() as folder:
+        for case in CASES:
+            if args.only is None or args.only == case.name:
+                runner.case(case, folder)
+    for failure in runner.failures:
+        print("FAILED " + failure)
+    return 1 if runner.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -255,7 +255,8 @@ Test(flow, faults_name_thread_and_line) {
     expect_fault("mov.u64 %rd2, -8; ld.u32 %r1, [%rd2];", 32, PTX_FAULT_ILLEGAL_ADDRESS, 0, line);
     expect_fault("bar.sync 16;", 32, PTX_FAULT_ILLEGAL_INSTRUCTION, 0, line);
     expect_fault("setp.eq.u32 %p1, %r0, 0; @%p1 bar.sync 1;\nbar.sync 0;", 32, PTX_FAULT_DEADLOCK, 0, line);
-    expect_fault("setp.eq.u32 %p1, %r0, 9; @%p1 vote.sync.ballot.b32 %r1, 1, -1;", 32, PTX_FAULT_DEADLOCK, 9, line);
+    expect_fault("setp.eq.u32 %p1, %r0, 0; @%p1 vote.sync.ballot.b32 %r1, 1, -1;\nbar.sync 0;", 32, PTX_FAULT_DEADLOCK, 0,
+                 line);
 }
 
 Test(flow, a_fault_stops_the_grid_and_tells_the_access) {

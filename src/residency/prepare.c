@@ -273,6 +273,13 @@ static bool all_accessible(const struct hr_working_set *set, unsigned gpu)
     return true;
 }
 
+/* Makes some context of the GPU current. */
+static CUresult enter_gpu(unsigned gpu, bool *pushed_out)
+{
+    struct hr_context *context = hr_context_of_gpu(gpu);
+    return context ? hr_context_enter(context, pushed_out) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
 static size_t wanted_chunks(const struct hr_working_set *set, unsigned gpu)
 {
     size_t n = 0;
@@ -282,34 +289,60 @@ static size_t wanted_chunks(const struct hr_working_set *set, unsigned gpu)
     return n;
 }
 
-/* Where host memory cannot be mapped, a launch needs all that it names in VRAM at once. */
-static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *set, unsigned gpu)
+/*
+ * Where host memory cannot be mapped, a launch needs all that it names in VRAM at once. Two launches that each hold half of
+ * what there is would wait for each other, so a set is pinned only during an attempt, one attempt at a time, and stays
+ * pinned only when that brought all of it in.
+ */
+static struct hr_mutex turn_lock = HR_MUTEX_INIT(HR_RANK_CONTEXT - 1, "turn");
+
+static CUresult attempt_unmappable(struct hr_working_set *set, bool move, bool *done_out)
+{
+    CUresult r = CUDA_SUCCESS;
+    *done_out = true;
+    hr_mutex_lock(&turn_lock);
+    add_pins(set, 1);
+    for (unsigned g = 0; g < hr_space.gpu_count && r == CUDA_SUCCESS; g++) {
+        bool pushed;
+        if (wanted_chunks(set, g) == 0)
+            continue;
+        r = enter_gpu(g, &pushed);
+        if (r != CUDA_SUCCESS)
+            break;
+        hr_mutex_lock(&hr_move_lock);
+        r = move ? exchange_locked(set, g) : fresh_vram_locked(set, g);
+        *done_out &= count_missing(set, g) == 0;
+        hr_mutex_unlock(&hr_move_lock);
+        hr_context_leave(pushed);
+    }
+    if (r != CUDA_SUCCESS || !*done_out)
+        add_pins(set, -1);
+    hr_mutex_unlock(&turn_lock);
+    return r;
+}
+
+/* On success the set is pinned. */
+static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *set)
 {
     uint64_t give_up_ns = hr_clock_ns() + UNMAPPED_WAIT_NS;
-    if (wanted_chunks(set, gpu) > hr_tier_vram_limit(gpu)) {
-        hr_log(HR_LOG_ERROR,
-               "a launch names %zu chunks, more than the VRAM's %zu, and host memory cannot be mapped here",
-               wanted_chunks(set, gpu), hr_tier_vram_limit(gpu));
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (unsigned g = 0; g < hr_space.gpu_count; g++) {
+        if (wanted_chunks(set, g) > hr_tier_vram_limit(g)) {
+            hr_log(HR_LOG_ERROR,
+                   "a launch names %zu chunks, more than the VRAM's %zu, and host memory cannot be mapped here",
+                   wanted_chunks(set, g), hr_tier_vram_limit(g));
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
     }
-    for (;;) {
-        hr_mutex_lock(&hr_move_lock);
-        CUresult r = fresh_vram_locked(set, gpu);
-        bool done = count_missing(set, gpu) == 0;
-        hr_mutex_unlock(&hr_move_lock);
-        if (r != CUDA_SUCCESS || done)
-            return r;
-        hr_access_settle(t);
-        hr_mutex_lock(&hr_move_lock);
-        r = exchange_locked(set, gpu);
-        done = count_missing(set, gpu) == 0;
-        hr_mutex_unlock(&hr_move_lock);
+    for (bool move = false;; move = true) {
+        bool done;
+        CUresult r = attempt_unmappable(set, move, &done);
         if (r != CUDA_SUCCESS || done)
             return r;
         if (hr_clock_ns() > give_up_ns) {
             hr_log(HR_LOG_ERROR, "a launch waited 60 s for the devices to come to rest");
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
+        hr_access_settle(t);
     }
 }
 
@@ -336,14 +369,13 @@ static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set
 
 static CUresult prepare_gpu(struct hr_thread *t, struct hr_working_set *set, unsigned gpu)
 {
-    struct hr_context *context = hr_context_of_gpu(gpu);
     bool pushed;
     if (wanted_chunks(set, gpu) == 0)
         return CUDA_SUCCESS;
-    CUresult r = context ? hr_context_enter(context, &pushed) : CUDA_ERROR_INVALID_CONTEXT;
+    CUresult r = enter_gpu(gpu, &pushed);
     if (r != CUDA_SUCCESS)
         return r;
-    r = hr_tier_host_mappable(gpu) ? prepare_mappable(t, set, gpu) : prepare_unmappable(t, set, gpu);
+    r = prepare_mappable(t, set, gpu);
     if (r == CUDA_SUCCESS && !all_accessible(set, gpu))
         r = CUDA_ERROR_OUT_OF_MEMORY;
     hr_context_leave(pushed);
@@ -363,18 +395,24 @@ CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set)
 {
     uint64_t start_ns = hr_clock_ns();
     CUresult r = CUDA_SUCCESS;
-    add_pins(set, 1);
+    bool mappable = hr_tier_host_mappable(0); /* one answer for the process */
+    if (mappable)
+        add_pins(set, 1);
     if (set->everything)
         hr_space_each(NULL, back_visited, &r);
     size_t missing = 0;
     for (unsigned g = 0; g < hr_space.gpu_count; g++)
         missing += count_missing(set, g);
     hr_stat_add(t, HR_STAT_working_set_bytes, (uint64_t)missing << hr_space.chunk_shift);
-    for (unsigned g = 0; g < hr_space.gpu_count && r == CUDA_SUCCESS; g++)
+    for (unsigned g = 0; mappable && g < hr_space.gpu_count && r == CUDA_SUCCESS; g++)
         r = prepare_gpu(t, set, g);
+    if (r == CUDA_SUCCESS && !mappable)
+        r = prepare_unmappable(t, set);
     hr_stat_add(t, HR_STAT_stall_ns, hr_clock_ns() - start_ns);
+    if (r != CUDA_SUCCESS && mappable)
+        add_pins(set, -1);
     if (r != CUDA_SUCCESS)
-        hr_access_unpin(set);
+        set->count = 0;
     hr_stats_tick();
     return r;
 }
@@ -407,6 +445,8 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
     hr_access_settle(t);
     uint32_t first = (uint32_t)((address - hr_space.base) >> hr_space.chunk_shift);
     uint32_t end = (uint32_t)((address + bytes - 1 - hr_space.base) >> hr_space.chunk_shift) + 1;
+    if (end > e->first_chunk + e->chunk_count)
+        end = e->first_chunk + e->chunk_count;
     struct hr_working_set *set = calloc(1, sizeof *set);
     hr_mutex_lock(&hr_move_lock);
     if (out) {

@@ -359,10 +359,42 @@ static void mix(struct fuzz_worker *w)
     unlock_all(b, 3);
 }
 
-/* The addresses reach the kernel through device memory only: b[0] holds the table, after a small copy. */
+/*
+ * Where kernels cannot reach host memory, all that a buffer ever named must fit into VRAM together: there the table gets an
+ * allocation of its own, which is freed while the kernel runs.
+ */
+static void table_of_its_own(struct fuzz_worker *w)
+{
+    struct fuzz_buffer *b[2];
+    take_buffers(w, b, 2);
+    size_t least = b[0]->bytes < b[1]->bytes ? b[0]->bytes : b[1]->bytes, offset, bytes;
+    any_range(w, least, 4, 32 * KIB, &offset, &bytes);
+    CUdeviceptr entries[2] = {b[0]->address + offset, b[1]->address + offset}, start;
+    uint32_t count = 2, n = (uint32_t)(bytes / 4), a = (uint32_t)fuzz_random(&w->random);
+    CUstream s = any_stream(w);
+    fuzz_note(w->index, "own table", (int)b[0]->index, (int)b[1]->index, offset, bytes, a);
+    FUZZ_OK(cuMemAlloc_v2(&start, 3 * MIB / 2));
+    for (int i = 0; i < 2; i++)
+        before(b[i], s);
+    FUZZ_OK(cuMemcpyHtoDAsync_v2(start, entries, sizeof entries, s));
+    launch(fuzz.add_table, 1 + n / 1024, 128, s, (void *[]){&start, &count, &n, &a});
+    FUZZ_OK(cuMemFree_v2(start));
+    for (int t = 0; t < 2; t++) {
+        after(b[t], s);
+        for (size_t i = 0; i < bytes; i += 4)
+            set_model(b[t], offset + i, 4, 4, word(b[t], offset + i) + a);
+    }
+    unlock_all(b, 2);
+}
+
+/* The addresses reach the kernel through device memory only: one buffer holds the table, after a small copy. */
 static void table(struct fuzz_worker *w)
 {
     struct fuzz_buffer *b[3];
+    if (!fuzz.host_mapped) {
+        table_of_its_own(w);
+        return;
+    }
     take_buffers(w, b, 3);
     unsigned at = (unsigned)below(w, 3);
     struct fuzz_buffer *holder = b[at], *to[2] = {b[(at + 1) % 3], b[(at + 2) % 3]};

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The main job: train_gpt with several times the memory of its GPU, bit-identical to a run with enough.
 
-main_job.py BUILD_DIR [--steps N] [--only NAME]
+main_job.py BUILD_DIR [--steps N] [--small] [--only NAME]
 
 Runs the job on a simulated GPU with plenty of memory and on one with 64 MiB, without headroom (it must end in
 CUDA_ERROR_OUT_OF_MEMORY) and with it, in several ways; compares standard output byte by byte, reads the simulated GPU's
-report, and prints the figures as a table. Exits 1 if anything is not as it must be.
+report, and prints the figures as a table. Exits 1 if anything is not as it must be. With --small (for builds with a
+sanitizer) the card has 16 MiB and the job is as much smaller. HEADROOM_TEST_LONG in the environment means four steps.
 """
 import argparse
 import json
@@ -16,34 +17,37 @@ import tempfile
 import time
 
 MIB = 1 << 20
-FOUR = []  # the job without flags needs 4.1 times 64 MiB
-EIGHT = ["--layers", "36"]
+FULL = {"vram": 64, "four": [], "eight": ["--layers", "36"], "arena": ["--layers", "7"]}
+SMALL = {"vram": 16, "four": ["--layers", "4"], "eight": ["--layers", "9"], "arena": ["--layers", "1"]}
 
 
 class Case:
-    def __init__(self, name, flags, machine="h200,vram=64M", settings=None, env=None, most_vram=None, least_vram=0.8,
+    def __init__(self, name, flags, vram_factor=1, settings=None, env=None, most_vram=None, least_vram=0.8,
                  vram_share=0.0, preload_only=False):
-        self.name, self.flags, self.machine = name, flags, machine
+        self.name, self.flags, self.vram_factor = name, flags, vram_factor
         self.settings, self.env = settings or {}, env or {}
         self.most_vram, self.least_vram, self.vram_share, self.preload_only = most_vram, least_vram, vram_share, preload_only
 
 
-CASES = [
-    Case("4x", FOUR, vram_share=0.9),
-    Case("4x, 2 streams", FOUR + ["--streams", "2"]),
-    Case("4x, 4 streams", FOUR + ["--streams", "4"]),
-    Case("4x, host memory not mappable", FOUR, env={"SIMGPU_DENY": "host_numa"}, vram_share=0.9),
-    Case("4x, not mappable, 4 streams", FOUR + ["--streams", "4"], env={"SIMGPU_DENY": "host_numa"}),
-    Case("4x of a cap of 64 MiB", FOUR, machine="h200,vram=128M", settings={"HEADROOM_VRAM": "64M"}, most_vram=64 * MIB,
-         least_vram=0.4),
-    Case("4x, LD_PRELOAD alone", FOUR, settings={"HEADROOM_RATIO": "6"}, preload_only=True),
-    Case("8x", EIGHT),
-]
+def cases(size):
+    four, vram = size["four"], size["vram"]
+    unmappable = {"SIMGPU_DENY": "host_numa"}
+    return [
+        Case("4x", four, vram_share=0.9),
+        Case("4x, 2 streams", four + ["--streams", "2"]),
+        Case("4x, 4 streams", four + ["--streams", "4"]),
+        Case("4x, host memory not mappable", four, env=unmappable, vram_share=0.9),
+        Case("4x, not mappable, 4 streams", four + ["--streams", "4"], env=unmappable),
+        Case("4x of a cap, half of the card", four, vram_factor=2, settings={"HEADROOM_VRAM": f"{vram}M"},
+             most_vram=vram * MIB, least_vram=0.4),
+        Case("4x, LD_PRELOAD alone", four, settings={"HEADROOM_RATIO": "6"}, preload_only=True),
+        Case("8x", size["eight"]),
+    ]
 
 
 class Runner:
-    def __init__(self, build, steps):
-        self.build, self.steps, self.failures = build, steps, []
+    def __init__(self, build, steps, size):
+        self.build, self.steps, self.size, self.failures = build, steps, size, []
         self.references = {}
 
     def job(self, flags):
@@ -60,8 +64,9 @@ class Runner:
         return ok
 
     def reference(self, flags):
-        """Standard output with enough memory; the number of streams must not matter."""
-        key = tuple(f for i, f in enumerate(flags) if f != "--streams" and (i == 0 or flags[i - 1] != "--streams"))
+        """Standard output with enough memory; streams and arena must not matter."""
+        key = tuple(f for i, f in enumerate(flags)
+                    if f not in ("--streams", "--arena") and (i == 0 or flags[i - 1] != "--streams"))
         if key not in self.references:
             done, _ = self.run([self.headroom, "sim", "h200", "--"] + self.job(list(key)), {})
             self.check("reference", "exit status 0: " + done.stderr, done.returncode == 0)
@@ -90,13 +95,14 @@ class Runner:
                 os.unlink(path)
         env = {"SIMGPU_REPORT": report, "HEADROOM_STATS": stats, **case.env}
         expected = self.reference(case.flags)
+        machine = f"h200,vram={case.vram_factor * self.size['vram']}M"
         if case.preload_only:
-            done, seconds = self.run(self.job(case.flags), self.preload_env(env, case.machine, case.settings))
+            done, seconds = self.run(self.job(case.flags), self.preload_env(env, machine, case.settings))
         else:
-            done, seconds = self.run([self.headroom, "run", "--sim", case.machine, "--"] + self.job(case.flags),
+            done, seconds = self.run([self.headroom, "run", "--sim", machine, "--"] + self.job(case.flags),
                                      {**env, **case.settings})
         if not self.check(case.name, f"exit status {done.returncode}: {done.stderr[-400:]}", done.returncode == 0):
-            return
+            return None
         self.check(case.name, "the same output as with enough memory", done.stdout == expected)
         gpu = json.load(open(report))["gpus"][0]
         summary = [json.loads(line) for line in open(stats)][-1]
@@ -114,22 +120,36 @@ class Runner:
         print(f"{case.name:32} {seconds:7.1f} s  peak {peak / MIB:6.1f} MiB  from VRAM {100 * share:6.2f} %  "
               f"in {counters['moved_in_bytes'] / MIB:8.0f} MiB  out {counters['moved_out_bytes'] / MIB:8.0f} MiB  "
               f"hits {100 * counters['launches_resident'] / max(1, counters['launches']):5.1f} %", flush=True)
+        return counters["moved_in_bytes"] + counters["moved_out_bytes"]
+
+    def arena(self, folder):
+        """One allocation of more than the VRAM that the job cuts up itself moves no more than one a buffer, by a margin."""
+        flags = self.size["arena"]
+        apart = self.case(Case("an allocation a buffer", flags), folder)
+        whole = self.case(Case("one allocation, an arena", flags + ["--arena"]), folder)
+        self.check("arena", f"moved {whole} bytes, an allocation a buffer {apart}",
+                   apart is not None and whole is not None and whole <= 1.5 * apart)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build")
-    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=4 if os.environ.get("HEADROOM_TEST_LONG") else 1)
+    parser.add_argument("--small", action="store_true")
     parser.add_argument("--only")
     args = parser.parse_args()
-    runner = Runner(os.path.abspath(args.build), args.steps)
-    runner.out_of_memory("without headroom", [runner.headroom, "sim", "h200,vram=64M", "--"] + runner.job(FOUR), {})
-    runner.out_of_memory("HEADROOM_RATIO=2", runner.job(FOUR),
-                         runner.preload_env({}, "h200,vram=64M", {"HEADROOM_RATIO": "2"}))
+    size = SMALL if args.small else FULL
+    runner = Runner(os.path.abspath(args.build), args.steps, size)
+    machine = f"h200,vram={size['vram']}M"
+    runner.out_of_memory("without headroom", [runner.headroom, "sim", machine, "--"] + runner.job(size["four"]), {})
+    runner.out_of_memory("HEADROOM_RATIO=2", runner.job(size["four"]),
+                         runner.preload_env({}, machine, {"HEADROOM_RATIO": "2"}))
     with tempfile.TemporaryDirectory() as folder:
-        for case in CASES:
+        for case in cases(size):
             if args.only is None or args.only == case.name:
                 runner.case(case, folder)
+        if args.only is None or args.only == "arena":
+            runner.arena(folder)
     for failure in runner.failures:
         print("FAILED " + failure)
     return 1 if runner.failures else 0

@@ -7,8 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-extern const char kernels_ptx[];
-extern const size_t kernels_ptx_bytes;
+extern const unsigned char kernels_ptx[];
+extern const unsigned long kernels_ptx_bytes;
 
 static double now(void) {
     struct timespec t;
@@ -108,7 +108,7 @@ static void bench_load_file(const char *path) {
 int main(int argc, char **argv) {
     struct machine m;
     machine_init(&m);
-    bench_load(kernels_ptx, kernels_ptx_bytes);
+    bench_load((const char *)kernels_ptx, kernels_ptx_bytes);
     for (int i = 1; i < argc; i++)
         bench_load_file(argv[i]);
     machine_load_kernels(&m);

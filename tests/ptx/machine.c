@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-extern const char kernels_ptx[];
-extern const size_t kernels_ptx_bytes;
+extern const unsigned char kernels_ptx[];
+extern const unsigned long kernels_ptx_bytes;
 
 static void need(bool good, const char *what) {
     if (good)
@@ -81,7 +81,7 @@ void machine_load_body(struct machine *m, const char *body) {
 }
 
 void machine_load_kernels(struct machine *m) {
-    machine_load(m, kernels_ptx, kernels_ptx_bytes);
+    machine_load(m, (const char *)kernels_ptx, kernels_ptx_bytes);
 }
 
 uint64_t machine_global(const struct machine *m, const char *name) {

@@ -76,7 +76,7 @@ static const struct ptx_descriptor table[] = {
     ROW("brkpt", trap, 0, 0, 0),
     ROW("bar", bar, 1, 4, 0),
     ROW("barrier", bar, 1, 4, 0),
-    ROW("shfl", shfl, 5, 5, 0),
+    ROW("shfl", shfl, 4, 5, 0),
     ROW("vote", vote, 3, 3, 0),
     ROW("activemask", activemask, 1, 1, 0),
     ROW("match", match, 3, 3, 0),

@@ -182,6 +182,8 @@ void ptx_lower_shfl(struct ptx_parser *p, const struct ptx_descriptor *d) {
             mode = m - PTX_M_UP + PTX_SHFL_UP;
     if (mode < 0 || !ptx_take_mod(p, PTX_M_SYNC) || ptx_type_log2(ptx_one_type(p)) != 2)
         ptx_lower_unsupported(p, NULL);
+    if (p->stmt.operand_count != 5)
+        ptx_lower_fail(p, "wrong number of operands");
     struct ptx_operand first = *ptx_operand_at(p, 0);
     uint32_t from[4];
     for (unsigned i = 0; i < 4; i++)

@@ -93,6 +93,10 @@ static CUresult place_small(struct sg_context *context, struct sg_alloc *a)
         b->slot[at + i] = a;
     b->free_slots -= need;
     b->hint = at + need;
+    if (!b->free_slots) { /* blocks with room stay in front */
+        DL_DELETE(context->blocks, b);
+        DL_APPEND(context->blocks, b);
+    }
     a->block = b;
     a->region.va = b->region.va + at * SG_SMALL_SLOT_BYTES;
     return CUDA_SUCCESS;
@@ -145,6 +149,10 @@ void sg_alloc_destroy(struct sg_alloc *a)
         unsigned at = (unsigned)((a->region.va - b->region.va) / SG_SMALL_SLOT_BYTES);
         unsigned n = (unsigned)((a->region.bytes + SG_SMALL_SLOT_BYTES - 1) / SG_SMALL_SLOT_BYTES);
         memset(&b->slot[at], 0, n * sizeof b->slot[0]);
+        if (!b->free_slots) {
+            DL_DELETE(b->context->blocks, b);
+            DL_PREPEND(b->context->blocks, b);
+        }
         b->free_slots += n;
         if (at < b->hint)
             b->hint = at;

@@ -421,7 +421,7 @@ struct sg {
     _Atomic(bool) ready;  /* cuInit succeeded */
     _Atomic(bool) forked; /* a child of the process that did it */
     CUresult init_result;
-    bool init_tried;
+    _Atomic(bool) init_tried; /* config is filled in; written under sg.lock */
     uint64_t pid;
     struct sg_device devices[SG_MAX_DEVICES];
     int device_count;

@@ -38,11 +38,11 @@ enum hr_rank {
     HR_RANK_MOVE = 40,     /* one mover at a time per device; driver calls allowed */
     HR_RANK_TIER = 50,     /* a tier's pool of ready chunks; driver calls allowed */
     HR_RANK_FENCE = 55,    /* contexts and streams that are queried; non-blocking driver calls only */
+    HR_RANK_STATS = 58,    /* statistics log writer; reads peaks under their own locks */
     HR_RANK_TABLE = 60,    /* records and chunk arrays; no driver call from here on */
     HR_RANK_REGISTRY = 70, /* handle registries: streams, functions, contexts, events */
     HR_RANK_QUEUE = 80,    /* work lists of the workers, quarantine lists */
     HR_RANK_LEDGER = 90,   /* the commit ledger */
-    HR_RANK_STATS = 100,   /* statistics log writer */
     HR_RANK_LOG = 110,     /* innermost */
 };
 

@@ -19,20 +19,26 @@
  * cannot be mapped: there it waits until its pieces are in VRAM.
  */
 
-/* How long a launch waits, gate open, for the devices to come to rest: long while that works, short where it does not. */
-#define PATIENCE_MOST_NS UINT64_C(1000000000)
-#define PATIENCE_LEAST_NS UINT64_C(2000000)
+/*
+ * How long a launch waits, gate open, for the devices to come to rest. A queue of work that the job ran ahead with drains
+ * within seconds; a device that waits for this very thread never does. So: five seconds, and after a wait that was in vain
+ * only 2 ms for ten times as long, which bounds what such waits can cost a job to a tenth of its time.
+ */
+#define PATIENCE_NS UINT64_C(5000000000)
+#define SHORT_PATIENCE_NS UINT64_C(2000000)
+#define REST_FACTOR 10
 #define UNMAPPED_WAIT_NS UINT64_C(60000000000) /* without mappable host memory: then the launch fails */
-static _Atomic(uint64_t) patience_ns = PATIENCE_MOST_NS;
+static _Atomic(uint64_t) impatient_until_ns;
 
 bool hr_access_settle(struct hr_thread *t)
 {
-    uint64_t span = atomic_load(&patience_ns), start_ns = hr_clock_ns();
-    bool quiet = hr_quiet_wait(HR_ALL_GPUS, start_ns + span);
-    hr_stat_add(t, HR_STAT_stall_drain_ns, hr_clock_ns() - start_ns);
-    uint64_t next = quiet ? span * 2 : span / 4;
-    next = next > PATIENCE_MOST_NS ? PATIENCE_MOST_NS : next < PATIENCE_LEAST_NS ? PATIENCE_LEAST_NS : next;
-    atomic_store(&patience_ns, next);
+    uint64_t start_ns = hr_clock_ns();
+    bool patient = start_ns >= atomic_load(&impatient_until_ns);
+    bool quiet = hr_quiet_wait(HR_ALL_GPUS, start_ns + (patient ? PATIENCE_NS : SHORT_PATIENCE_NS));
+    uint64_t end_ns = hr_clock_ns();
+    hr_stat_add(t, HR_STAT_stall_drain_ns, end_ns - start_ns);
+    if (patient && !quiet)
+        atomic_store(&impatient_until_ns, end_ns + REST_FACTOR * PATIENCE_NS);
     if (quiet)
         hr_quarantine_release(t);
     return quiet;

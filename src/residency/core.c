@@ -2,6 +2,7 @@
 #include "residency/gpu.h"
 #include "shim/gate.h"
 #include "shim/shim.h"
+#include "space/share.h"
 #include "stats/stats.h"
 
 CUresult hr_core_init(void)
@@ -11,8 +12,9 @@ CUresult hr_core_init(void)
      * buffers a launch needs, and a buffer that is out would fault: then the job is better off without us.
      */
     if (hr_driver_version() < 12020 && !HR_HAS(cuFuncGetParamInfo)) {
-        hr_log(HR_LOG_WARN, "headroom steps aside: driver %d can neither tell the parameters of kernels nor map host memory; "
-                            "12.2 or newer is needed",
+        hr_log(HR_LOG_WARN,
+               "headroom steps aside: driver %d can neither tell the parameters of kernels nor map host memory; "
+               "12.2 or newer is needed",
                hr_driver_version());
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -27,4 +29,5 @@ CUresult hr_core_init(void)
 void hr_core_exit(void)
 {
     hr_stats_finish("normal");
+    hr_share_leave();
 }

@@ -3,8 +3,8 @@
 #include "base/config.h"
 #include "base/lock.h"
 #include "base/log.h"
-#include "residency/budget.h"
 #include "shim/refuse.h"
+#include "space/budget.h"
 #include "space/ledger.h"
 #include "space/space.h"
 #include "stats/stats.h"
@@ -114,7 +114,7 @@ static CUresult start_space(unsigned chunk_shift, size_t host_bytes)
     if (r != CUDA_SUCCESS)
         return r;
     hr_shim_set_windows(hr_space.base, hr_space.bytes);
-    hr_ledger_init(pool, gpu_count, caps);
+    hr_ledger_init(pool - host_bytes, host_bytes, gpu_count, caps);
     struct hr_stats_gpu told[HR_MAX_GPUS];
     for (unsigned i = 0; i < gpu_count; i++) {
         struct gpu *g = &gpus[i];

@@ -5,7 +5,7 @@
 #include "base/lock.h"
 #include "space/space.h"
 
-#define HR_CLASS_COUNT 72 /* up to 1 MiB; see slab.c */
+#define HR_CLASS_COUNT 72  /* up to 1 MiB; see slab.c */
 #define HR_SMALL_CACHE 32  /* slots kept per class and thread at most */
 #define HR_LARGE_CLASSES 8 /* extents of 1..8 chunks are cached per thread */
 #define HR_LARGE_CACHE 8   /* this many of each */

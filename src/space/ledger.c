@@ -1,6 +1,8 @@
 #include "space/ledger.h"
 
+#include "space/budget.h"
 #include "space/internal.h"
+#include "space/share.h"
 
 /*
  * A thread's credit is an atomic that its owner draws on and that anybody may take back to the pool (by exchange), so a
@@ -8,6 +10,9 @@
  */
 
 static struct hr_mutex ledger_lock = HR_MUTEX_INIT(HR_RANK_LEDGER, "ledger");
+static size_t vram_part_bytes; /* set once: of the pool */
+static size_t promised_bytes;  /* guarded by ledger_lock: host memory, in the per-user ledger */
+static _Atomic(size_t) host_used_bytes;
 static size_t pool_bytes;             /* set once */
 static size_t cap_bytes[HR_MAX_GPUS]; /* set once */
 static size_t batch_bytes;            /* set once */
@@ -16,8 +21,10 @@ static size_t drawn_total;            /* guarded by ledger_lock: charges and cre
 static size_t drawn[HR_MAX_GPUS];     /* guarded by ledger_lock */
 static size_t peak_bytes;             /* guarded by ledger_lock: highest drawn_total, credits included */
 
-void hr_ledger_init(size_t pool, unsigned gpu_count, const size_t *window_cap_bytes)
+void hr_ledger_init(size_t vram_bytes, size_t host_bytes, unsigned gpu_count, const size_t *window_cap_bytes)
 {
+    size_t pool = vram_bytes + host_bytes;
+    vram_part_bytes = vram_bytes;
     pool_bytes = pool;
     gpus = gpu_count;
     size_t smallest = pool;
@@ -53,6 +60,29 @@ static void recall_locked(void)
     }
 }
 
+#define PROMISE_STEP_BYTES ((size_t)256 << 20)
+
+/* Makes sure that the host part of `total` drawn bytes is promised; false = other processes have promised it. */
+static bool promise_locked(size_t total)
+{
+    size_t need = total > vram_part_bytes ? total - vram_part_bytes : 0;
+    if (need <= promised_bytes)
+        return true;
+    size_t used = atomic_load(&host_used_bytes), available = hr_budget_available_bytes();
+    size_t most = pool_bytes - vram_part_bytes,
+           step = need + PROMISE_STEP_BYTES < most ? need + PROMISE_STEP_BYTES : most;
+    if (hr_share_promise(step, used, available))
+        promised_bytes = step;
+    else if (hr_share_promise(need, used, available))
+        promised_bytes = need;
+    return need <= promised_bytes;
+}
+
+void hr_ledger_host_used(ptrdiff_t bytes)
+{
+    atomic_fetch_add(&host_used_bytes, (size_t)bytes);
+}
+
 static bool draw(struct hr_space_thread *s, unsigned gpu, size_t bytes)
 {
     hr_mutex_lock(&ledger_lock);
@@ -65,6 +95,10 @@ static bool draw(struct hr_space_thread *s, unsigned gpu, size_t bytes)
     if (!ok) {
         recall_locked();
         ok = fits_locked(gpu, bytes);
+    }
+    if (ok && !promise_locked(drawn_total + bytes + extra)) {
+        extra = 0;
+        ok = promise_locked(drawn_total + bytes);
     }
     if (ok) {
         drawn[gpu] += bytes + extra;

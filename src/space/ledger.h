@@ -11,8 +11,11 @@
 #include "base/thread.h"
 #include "space/space.h"
 
-/* Sets the pool and the caps. Once, before the first charge. */
-void hr_ledger_init(size_t pool_bytes, unsigned gpu_count, const size_t *window_cap_bytes);
+/* Sets the pool (VRAM of all GPUs + host) and the caps. Once, before the first charge. What charges need of host memory beyond
+ * the VRAM is promised in the per-user ledger, in large steps (share.h). */
+void hr_ledger_init(size_t vram_bytes, size_t host_bytes, unsigned gpu_count, const size_t *window_cap_bytes);
+/* The host tier took (or gave back) so many bytes of host memory. No lock. */
+void hr_ledger_host_used(ptrdiff_t bytes);
 /* true = charged. false = it does not fit, other threads' credits included. Locks: HR_RANK_LEDGER, only when the thread's
  * credit does not suffice. */
 bool hr_ledger_charge(struct hr_thread *t, unsigned gpu, size_t bytes);

@@ -1,4 +1,5 @@
 #include "base/log.h"
+#include "space/ledger.h"
 #include "stats/stats.h"
 #include "tier/internal.h"
 
@@ -77,6 +78,7 @@ static CUresult make_pinned_locked(struct hr_pool *pool, unsigned gpu, struct hr
     phys->tier = HR_TIER_HOST;
     phys->gpu = (uint8_t)gpu;
     pool->made_chunks++;
+    hr_ledger_host_used((ptrdiff_t)hr_chunk_bytes());
     *phys_out = phys;
     return CUDA_SUCCESS;
 }

@@ -1,6 +1,7 @@
 #include "tier/internal.h"
 
 #include "base/log.h"
+#include "space/ledger.h"
 
 #include <stdlib.h>
 
@@ -80,6 +81,8 @@ CUresult hr_pool_make_locked(struct hr_pool *pool, CUmemLocation location, uint8
     if (r != CUDA_SUCCESS)
         goto no_access;
     pool->made_chunks++;
+    if (tier == HR_TIER_HOST)
+        hr_ledger_host_used((ptrdiff_t)hr_chunk_bytes());
     *phys_out = phys;
     return CUDA_SUCCESS;
 
@@ -103,6 +106,8 @@ void hr_pool_destroy_locked(struct hr_pool *pool, struct hr_phys *phys)
         hr_log(HR_LOG_WARN, "an alias stays mapped: cuMemUnmap failed with error %d", (int)r);
     hr_drv.cuMemRelease(phys->handle);
     pool->made_chunks--;
+    if (phys->tier == HR_TIER_HOST)
+        hr_ledger_host_used(-(ptrdiff_t)hr_chunk_bytes());
     free(phys);
 }
 

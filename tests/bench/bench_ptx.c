@@ -10,21 +10,27 @@
 extern const unsigned char kernels_ptx[];
 extern const unsigned long kernels_ptx_bytes;
 
-static double now(void) {
+static double now(void)
+{
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* Of all threads: does not grow when the machine is busy with something else. */
-static double processor_time(void) {
+static double processor_time(void)
+{
     struct timespec t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void bench_matmul(struct machine *m, unsigned workers, int n) {
-    struct { uint64_t c, a, b; int n; } p = {.n = n};
+static void bench_matmul(struct machine *m, unsigned workers, int n)
+{
+    struct {
+        uint64_t c, a, b;
+        int n;
+    } p = {.n = n};
     p.c = machine_alloc(m, (size_t)n * n * 4);
     p.a = machine_alloc(m, (size_t)n * n * 4);
     p.b = machine_alloc(m, (size_t)n * n * 4);
@@ -32,7 +38,8 @@ static void bench_matmul(struct machine *m, unsigned workers, int n) {
         ((float *)machine_at(m, p.a))[i] = (float)(i % 7);
         ((float *)machine_at(m, p.b))[i] = (float)(i % 5);
     }
-    struct launch launch = {.name = "matmul", .grid = {n / 16, n / 16}, .block = {16, 16}, .params = &p, .workers = workers};
+    struct launch launch = {
+        .name = "matmul", .grid = {n / 16, n / 16}, .block = {16, 16}, .params = &p, .workers = workers};
     double best = 1e9, least = 1e9;
     struct outcome outcome;
     for (int i = 0; i < 10; i++) {
@@ -44,13 +51,19 @@ static void bench_matmul(struct machine *m, unsigned workers, int n) {
         least = work < least ? work : least;
     }
     double flops = 2.0 * n * n * n;
-    printf("matmul %d, %u threads: %.2f GFLOP/s (%.2f per second of a core), %.1f ns of a core per warp instruction\n", n,
-           workers, flops / best * 1e-9, flops / least * 1e-9, least / (double)outcome.counters.warp_instructions * 1e9);
+    printf("matmul %d, %u threads: %.2f GFLOP/s (%.2f per second of a core), %.1f ns of a core per warp instruction\n",
+           n, workers, flops / best * 1e-9, flops / least * 1e-9,
+           least / (double)outcome.counters.warp_instructions * 1e9);
 }
 
-static void bench_axpy(struct machine *m, unsigned workers) {
+static void bench_axpy(struct machine *m, unsigned workers)
+{
     int n = 1 << 20;
-    struct { uint64_t y, x; float a; int n; } p = {.a = 2, .n = n};
+    struct {
+        uint64_t y, x;
+        float a;
+        int n;
+    } p = {.a = 2, .n = n};
     p.y = machine_alloc(m, (size_t)n * 4);
     p.x = machine_alloc(m, (size_t)n * 4);
     struct launch launch = {.name = "axpy", .grid = {n / 256}, .block = {256}, .params = &p, .workers = workers};
@@ -64,7 +77,8 @@ static void bench_axpy(struct machine *m, unsigned workers) {
     printf("axpy, %u threads: %.1f million threads/s\n", workers, n / best * 1e-6);
 }
 
-static void bench_empty(struct machine *m) {
+static void bench_empty(struct machine *m)
+{
     struct launch launch = {.name = "empty", .block = {32}};
     double start = now();
     for (int i = 0; i < 2000; i++)
@@ -72,7 +86,8 @@ static void bench_empty(struct machine *m) {
     printf("empty grid: %.2f us\n", (now() - start) / 2000 * 1e6);
 }
 
-static void bench_load(const char *text, size_t bytes) {
+static void bench_load(const char *text, size_t bytes)
+{
     unsigned lines = 0;
     for (size_t i = 0; i < bytes; i++)
         lines += text[i] == '\n';
@@ -92,7 +107,8 @@ static void bench_load(const char *text, size_t bytes) {
     printf("module of %u lines: parsed in %.2f ms\n", lines, best * 1e3);
 }
 
-static void bench_load_file(const char *path) {
+static void bench_load_file(const char *path)
+{
     FILE *f = fopen(path, "rb");
     if (!f) {
         perror(path);
@@ -105,7 +121,8 @@ static void bench_load_file(const char *path) {
     fclose(f);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     struct machine m;
     machine_init(&m);
     bench_load((const char *)kernels_ptx, kernels_ptx_bytes);

@@ -51,14 +51,16 @@ static size_t pick(size_t n)
 static CUresult null_launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                             unsigned shared, CUstream s, void **params, void **extra)
 {
-    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)s, (void)params, (void)extra;
+    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)s, (void)params,
+        (void)extra;
     return CUDA_SUCCESS;
 }
 
-typedef CUresult (*launch_fn)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                              void **, void **);
+typedef CUresult (*launch_fn)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                              CUstream, void **, void **);
 
-static double time_launches(launch_fn launch, CUfunction f, CUstream s, const CUdeviceptr *live, size_t count, int launches)
+static double time_launches(launch_fn launch, CUfunction f, CUstream s, const CUdeviceptr *live, size_t count,
+                            int launches)
 {
     CUdeviceptr args[64][POINTERS];
     void *params[64][POINTERS];

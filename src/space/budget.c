@@ -1,6 +1,7 @@
-#include "residency/budget.h"
+#include "space/budget.h"
 
 #include "base/config.h"
+#include "space/share.h"
 
 #include <fcntl.h>
 #include <stdint.h>
@@ -85,11 +86,16 @@ static size_t left_in_groups(void)
     return at_root < least ? at_root : least;
 }
 
-size_t hr_budget_host_bytes(void)
+size_t hr_budget_available_bytes(void)
 {
     size_t available = mem_available(), group = left_in_groups();
-    if (group < available)
-        available = group;
+    return group < available ? group : available;
+}
+
+size_t hr_budget_host_bytes(void)
+{
+    size_t available = hr_budget_available_bytes(), others = hr_share_others();
+    available = others < available ? available - others : 0;
     size_t asked = hr_config_size(&hr_config()->host, available, available / 5 * 4);
     return asked < available ? asked : available;
 }

@@ -68,8 +68,8 @@ static uint64_t mem_available_bytes(void)
     char line[128];
     FILE *f = fopen("/proc/meminfo", "re");
     while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-            break;
+        if (!strncmp(line, "MemAvailable:", 13))
+            kib = strtoull(line + 13, NULL, 10);
     if (f)
         fclose(f);
     return kib ? kib << 10 : UINT64_C(1) << 30;
@@ -228,11 +228,11 @@ static CUresult parse_fails(struct sg_config *c, const char *text)
 static CUresult parse_switches(struct sg_config *c)
 {
     const char *sync = getenv("SIMGPU_SYNC");
-    if (sync && *sync && strcmp(sync, "0") && strcmp(sync, "1"))
+    if (sync && *sync && strcmp(sync, "0") != 0 && strcmp(sync, "1") != 0)
         return bad("SIMGPU_SYNC", sync, strlen(sync), "expected 0 or 1");
     c->sync = sync && !strcmp(sync, "1");
     const char *deny = getenv("SIMGPU_DENY");
-    if (deny && *deny && strcmp(deny, "host_numa"))
+    if (deny && *deny && strcmp(deny, "host_numa") != 0)
         return bad("SIMGPU_DENY", deny, strlen(deny), "expected host_numa");
     c->deny_host_numa = deny && *deny;
     static const char *const levels[] = {"off", "error", "warn", "info"};
@@ -276,7 +276,7 @@ CUresult sg_fail_check(const char *function)
     CUresult error = CUDA_SUCCESS;
     for (size_t i = 0; i < sg.config.fail_count; i++) { /* all of them count the call, also when one has decided */
         struct sg_fail *fail = &sg.config.fails[i];
-        if (strlen(fail->name) != base || memcmp(fail->name, function, base))
+        if (strlen(fail->name) != base || memcmp(fail->name, function, base) != 0)
             continue;
         uint64_t call = atomic_fetch_add(&fail->calls, 1) + 1;
         if (error || (fail->mode == SG_FAIL_ONCE ? call != fail->n : call % fail->n != 0))

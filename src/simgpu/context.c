@@ -507,8 +507,8 @@ static CUresult primary_reset(CUdevice device)
     struct sg_context *c;
     r = primary_of(device, &c);
     if (!r && c->active && !c->finalizing) {
-        sg_context_finish(c); /* references stay counted: the next retain brings it back */
-        c->primary_refs = 0;
+        c->primary_refs = 0; /* the next retain brings it back */
+        sg_context_finish(c);
     }
     return sg_leave(r);
 }

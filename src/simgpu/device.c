@@ -178,16 +178,28 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
     CUresult r = sg_enter_unlocked("cuDeviceGetByPCIBusId");
     if (r)
         return r;
-    unsigned domain = 0, bus, slot, function = 0;
     if (!device || !id)
         return CUDA_ERROR_INVALID_VALUE;
-    if (sscanf(id, "%x:%x:%x.%x", &domain, &bus, &slot, &function) != 4) {
-        domain = function = 0;
-        if (sscanf(id, "%x:%x.%x", &bus, &slot, &function) < 2)
+    unsigned long part[4] = {0, 0, 0, 0}; /* domain, bus, slot, function; the domain and the function may be left out */
+    int first = 1, n = 0;
+    for (const char *at = id; *at; at++)
+        if (*at == ':' && strchr(at + 1, ':'))
+            first = 0;
+    for (const char *at = id; n < 4 - first; n++) {
+        char *end;
+        part[first + n] = strtoul(at, &end, 16);
+        if (end == at || (*end && *end != ':' && *end != '.'))
             return CUDA_ERROR_INVALID_VALUE;
+        at = end + (*end != 0);
+        if (!*end) {
+            n++;
+            break;
+        }
     }
+    if (n < 2)
+        return CUDA_ERROR_INVALID_VALUE;
     for (int d = 0; d < sg.device_count; d++) {
-        if (!domain && !slot && !function && bus == (unsigned)pci_bus(d)) {
+        if (!part[0] && !part[2] && !part[3] && part[1] == (unsigned long)pci_bus(d)) {
             *device = d;
             return CUDA_SUCCESS;
         }

@@ -148,7 +148,8 @@ void sg_alloc_destroy(struct sg_alloc *a)
     if (b) {
         unsigned at = (unsigned)((a->region.va - b->region.va) / SG_SMALL_SLOT_BYTES);
         unsigned n = (unsigned)((a->region.bytes + SG_SMALL_SLOT_BYTES - 1) / SG_SMALL_SLOT_BYTES);
-        memset(&b->slot[at], 0, n * sizeof b->slot[0]);
+        for (unsigned i = 0; i < n; i++)
+            b->slot[at + i] = NULL;
         if (!b->free_slots) {
             DL_DELETE(b->context->blocks, b);
             DL_PREPEND(b->context->blocks, b);
@@ -158,7 +159,7 @@ void sg_alloc_destroy(struct sg_alloc *a)
             b->hint = at;
         if (b->free_slots == SG_BLOCK_SLOTS)
             block_destroy(b);
-    } else {
+    } else if (a->chunk) {
         hide(a->region.va, a->chunk->pages);
         sg_regions_set(NULL, a->region.va, a->reserved_bytes);
         sg_va_release(a->region.va, a->reserved_bytes);

@@ -16,7 +16,7 @@ struct jit_logs {
 static void read_options(unsigned count, const CUjit_option *options, void **values, struct jit_logs *logs)
 {
     *logs = (struct jit_logs){.error_index = SIZE_MAX, .info_index = SIZE_MAX, .time_index = SIZE_MAX};
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; values && i < count; i++) {
         switch ((int)options[i]) {
         case CU_JIT_ERROR_LOG_BUFFER: logs->error = values[i]; break;
         case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
@@ -44,7 +44,7 @@ static void write_log(char *buffer, size_t bytes, size_t index, void **values, c
         memcpy(buffer, text, length);
         buffer[length] = 0;
     }
-    if (index != SIZE_MAX)
+    if (values && index != SIZE_MAX)
         values[index] = (void *)(uintptr_t)length;
 }
 
@@ -52,8 +52,14 @@ static void write_log(char *buffer, size_t bytes, size_t index, void **values, c
 static unsigned ptx_version(const char *text)
 {
     const char *at = strstr(text, ".version");
-    unsigned major, minor;
-    return at && sscanf(at + 8, " %u.%u", &major, &minor) == 2 ? major * 10 + minor : 0;
+    if (!at)
+        return 0;
+    char *end, *minor;
+    unsigned long major = strtoul(at + 8, &end, 10);
+    if (*end != '.' || major > 99)
+        return 0;
+    unsigned long rest = strtoul(end + 1, &minor, 10);
+    return minor == end + 1 || rest > 9 ? 0 : (unsigned)(major * 10 + rest);
 }
 
 static CUresult parse(const char *text, struct ptx_module **ptx_out, struct ptx_error *error)
@@ -213,7 +219,7 @@ static CUresult load(const char *function, CUmodule *module, const char *text, u
         sg_log(SG_LOG_ERROR, "%s: %s", function, error.text);
     write_log(logs.error, logs.error_bytes, logs.error_index, values, error.text);
     write_log(logs.info, logs.info_bytes, logs.info_index, values, "");
-    if (logs.time_index != SIZE_MAX) {
+    if (values && logs.time_index != SIZE_MAX) {
         float ms = (float)(sg_now_ns() - start_ns) * 1e-6f;
         memcpy(&values[logs.time_index], &ms, sizeof ms);
     }
@@ -378,7 +384,7 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule handle,
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
     for (size_t i = 0; i < ptx_module_global_count(m->ptx); i++) {
         struct ptx_global *g = ptx_module_global_at(m->ptx, i);
-        if (strcmp(g->name, name))
+        if (strcmp(g->name, name) != 0)
             continue;
         if (dptr)
             *dptr = g->address;

@@ -176,12 +176,6 @@ CUresult sg_enter_context(const char *function, struct sg_context **context_out)
     return CUDA_SUCCESS;
 }
 
-CUresult sg_leave(CUresult result)
-{
-    pthread_mutex_unlock(&sg.lock);
-    return result;
-}
-
 CUresult sg_unsupported(const char *function)
 {
     CUresult r = sg_enter_unlocked(function);

@@ -89,9 +89,9 @@ static CUresult get(void *data, CUpointer_attribute attribute, uint64_t va, cons
     const struct sg_mapping *m = k->mapping;
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        PUT(CUcontext, k->alloc                      ? SG_HANDLE(CUcontext, k->alloc->context)
-                       : k->host && k->host->context ? SG_HANDLE(CUcontext, k->host->context)
-                                                     : NULL);
+        PUT(uint64_t, k->alloc                      ? k->alloc->context->object.id
+                      : k->host && k->host->context ? k->host->context->object.id
+                                                    : 0);
         break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         PUT(unsigned, on_device(k) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
@@ -113,7 +113,7 @@ static CUresult get(void *data, CUpointer_attribute attribute, uint64_t va, cons
         PUT(unsigned, (k->alloc && sg.config.model->rdma) || (m && m->chunk->prop.allocFlags.gpuDirectRDMACapable));
         break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: PUT(unsigned, access_flags(k, context)); break;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: PUT(CUmemoryPool, NULL); break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: PUT(uint64_t, 0); break;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: PUT(size_t, m ? m->region.bytes : range(k, true)); break;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: PUT(CUdeviceptr, m ? m->region.va : range(k, false)); break;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: PUT(unsigned long long, buffer_id(k)); break;

@@ -34,7 +34,7 @@ static const struct version *find(const char *name, int version, enum rule rule,
     const struct version *best = NULL;
     for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
         const struct version *v = &versions[i];
-        if (strcmp(v->name, name))
+        if (strcmp(v->name, name) != 0)
             continue;
         *known_out = true;
         if (v->rule == rule && v->since <= version && (!best || v->since >= best->since))

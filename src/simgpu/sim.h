@@ -473,7 +473,11 @@ CUresult sg_enter_unlocked(const char *function);
 CUresult sg_enter(const char *function);
 /* The same, and the calling thread's current context must live and be free of errors. */
 CUresult sg_enter_context(const char *function, struct sg_context **context_out);
-CUresult sg_leave(CUresult result); /* releases sg.lock, returns result */
+static inline CUresult sg_leave(CUresult result) /* releases sg.lock, returns result */
+{
+    pthread_mutex_unlock(&sg.lock);
+    return result;
+}
 
 /* The calling thread's current context: NULL = none; *dead_out: one is set but was destroyed. */
 struct sg_context *sg_current(bool *dead_out);

@@ -411,14 +411,17 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     return sg_leave(CUDA_SUCCESS);
 }
 
-/* A chunk that another process made: its memfd's name tells where it lives. The exporter's card is the one charged. */
+/* A chunk that another process made: its memfd's name tells where it lives. It is charged here as well: each process keeps
+ * an account of its own. */
 static CUresult import_foreign(int fd, const struct stat *st, struct sg_chunk **chunk_out)
 {
+    static const char prefix[] = "/memfd:simgpu-chunk:";
     char link[64], name[64] = "";
-    int device;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    if (readlink(link, name, sizeof name - 1) < 0 || sscanf(name, "/memfd:simgpu-chunk:%d", &device) != 1 ||
-        device < SG_ON_HOST || device >= sg.device_count || !granular((uint64_t)st->st_size))
+    if (readlink(link, name, sizeof name - 1) < 0 || strncmp(name, prefix, sizeof prefix - 1) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    int device = (int)strtol(name + sizeof prefix - 1, NULL, 10);
+    if (device < SG_ON_HOST || device >= sg.device_count || !granular((uint64_t)st->st_size))
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_chunk *chunk;
     CUresult r = sg_chunk_create(device, (size_t)st->st_size >> SG_PAGE_SHIFT, true, &chunk);

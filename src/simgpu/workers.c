@@ -112,7 +112,7 @@ static void report_fault(struct sg_op *op, const struct ptx_fault *f)
     char where[300] = "", line[700];
     if (f->kind == PTX_FAULT_ILLEGAL_ADDRESS || f->kind == PTX_FAULT_MISALIGNED) {
         char near[220] = "";
-        if (!f->space || strcmp(f->space, "shared"))
+        if (!f->space || strcmp(f->space, "shared") != 0)
             sg_describe_address(f->address, near, sizeof near);
         snprintf(where, sizeof where, ": %s of %u bytes at %s 0x%" PRIx64 "%s%s", f->write ? "write" : "read", f->bytes,
                  f->space ? f->space : "generic", f->address, *near ? ", " : "", near);
@@ -127,7 +127,7 @@ static void finish_kernel(struct sg_op *op)
 {
     struct sg_kernel *k = &op->kernel;
     struct sg_device *d = &sg.devices[op->stream->context->device];
-    DL_DELETE2(d->grids, op, run_prev, run_next);
+    DL_DELETE2(d->grids, op, run_prev, run_next); /* NOLINT(clang-analyzer-core.NullDereference): it is on the list */
     d->share = d->grids ? d->share - k->share : 0;
     if (k->out_of_memory) {
         sg_context_fail(op->stream->context, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "no host memory to run a grid");

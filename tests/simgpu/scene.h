@@ -40,7 +40,7 @@ static inline long long reported(const char *report, const char *name)
     snprintf(key, sizeof key, "\"%s\":", name);
     cr_assert_not_null(strstr(report, key), "%s", name);
     for (const char *at = report; (at = strstr(at, key)); at += strlen(key))
-        sum += atoll(at + strlen(key));
+        sum += strtoll(at + strlen(key), NULL, 10);
     return sum;
 }
 

@@ -200,7 +200,7 @@ Test(context, devices_are_what_the_model_says)
         OK(cuDeviceGetByPCIBusId(&back, pci));
         cr_assert_eq(back, d);
     }
-    cr_assert(memcmp(&u[0], &u[1], sizeof u[0]) && memcmp(&u[1], &u[2], sizeof u[0]));
+    cr_assert(memcmp(&u[0], &u[1], sizeof u[0]) != 0 && memcmp(&u[1], &u[2], sizeof u[0]) != 0);
     GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGet(&d, 3));
     GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGetName(name, 10, -1));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MAX, 0));

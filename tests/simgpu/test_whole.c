@@ -18,8 +18,9 @@ static int scene_work(void)
 {
     CUcontext c;
     CUdeviceptr p;
+    uint64_t word = 0;
     if (cuInit(0) || cuCtxCreate_v2(&c, 0, 0) || cuMemAlloc_v2(&p, 3 * MIB) || cuMemsetD8_v2(p, 1, 100) ||
-        cuMemcpyHtoD_v2(p, &c, sizeof c) || cuMemcpyDtoH_v2(&c, p, sizeof c) || cuCtxSynchronize())
+        cuMemcpyHtoD_v2(p, &word, sizeof word) || cuMemcpyDtoH_v2(&word, p, sizeof word) || cuCtxSynchronize())
         return 1;
     return 0;
 }

@@ -34,7 +34,9 @@ enum ptx_op {
 #undef OP3
 #undef CMP
 #undef OPX
-    PTX_OP_COUNT
+    PTX_OP_COUNT,
+    PTX_OP_LAST_VECTOR = PTX_OP_SETP_EQ_U16 - 1, /* up to here: OP1, OP2, OP3 */
+    PTX_OP_LAST_COMPARE = PTX_OP_SETP_NAN_F64,   /* up to here: CMP */
 };
 
 struct ptx_insn {

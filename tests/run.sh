@@ -80,7 +80,7 @@ build() { # CONFIG
         CC=$cc meson setup "$dir" "${flags[@]}" >"$dir-setup.log" 2>&1 || { cat "$dir-setup.log"; return 1; }
         rm -f "$dir-setup.log"
     fi
-    if ! ninja -C "$dir" >"$dir/build.log" 2>&1; then
+    if ! ninja -C "$dir" all meson-test-prereq meson-benchmark-prereq >"$dir/build.log" 2>&1; then
         tail -n 60 "$dir/build.log"
         return 1
     fi

@@ -13,8 +13,8 @@
 
 struct machine {
     struct sg_pagetable table;
-    uint8_t *host;    /* of device address MACHINE_BASE */
-    uint64_t used;    /* bump allocation */
+    uint8_t *host; /* of device address MACHINE_BASE */
+    uint64_t used; /* bump allocation */
     struct ptx_module *module;
 };
 
@@ -41,7 +41,7 @@ struct launch {
     unsigned workers;  /* host threads; 0 = 1, the caller */
     uint32_t resident; /* 0 = 64 */
     uint64_t seed;
-    uint64_t slice;    /* warp instructions per ptx_grid_run; 0 = 100000 */
+    uint64_t slice; /* warp instructions per ptx_grid_run; 0 = 100000 */
 };
 struct outcome {
     struct ptx_fault fault;

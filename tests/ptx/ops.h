@@ -11,7 +11,7 @@ struct op_row {
     uint8_t sizes[4];      /* bytes of d, a, b, c; 0 = not there. 1 for d: a predicate, seen as 0 or 1 */
     enum values values[3]; /* what to feed a, b, c with */
     uint64_t (*model)(uint64_t a, uint64_t b, uint64_t c);
-    double ulps;           /* 0 = exact; else a relative error bound for f32 results, in units of the last place */
+    double ulps; /* 0 = exact; else a relative error bound for f32 results, in units of the last place */
 };
 
 extern const struct op_row int_rows[], float_rows[], cvt_rows[];

@@ -4,20 +4,23 @@
 #include <stdbool.h>
 
 #define MODEL(name, expr)                                                                                              \
-    static uint64_t name(uint64_t a, uint64_t b, uint64_t c) {                                                         \
+    static uint64_t name(uint64_t a, uint64_t b, uint64_t c)                                                           \
+    {                                                                                                                  \
         (void)a, (void)b, (void)c;                                                                                     \
         return (uint64_t)(expr);                                                                                       \
     }
 typedef __int128 wide;
 
-static wide sx(uint64_t v, unsigned bits) {
+static wide sx(uint64_t v, unsigned bits)
+{
     wide value = 0;
     for (unsigned i = 0; i < bits; i++)
         if (v >> i & 1)
             value += i == bits - 1 ? -((wide)1 << i) : (wide)1 << i;
     return value;
 }
-static wide zx(uint64_t v, unsigned bits) {
+static wide zx(uint64_t v, unsigned bits)
+{
     return bits == 64 ? (wide)v : (wide)(v & (((uint64_t)1 << bits) - 1));
 }
 
@@ -27,7 +30,8 @@ static wide zx(uint64_t v, unsigned bits) {
     MODEL(mullo##bits, (unsigned __int128)zx(a, bits) * (unsigned __int128)zx(b, bits))                                \
     MODEL(mulhiu##bits, (unsigned __int128)zx(a, bits) * (unsigned __int128)zx(b, bits) >> bits)                       \
     MODEL(mulhis##bits, sx(a, bits) * sx(b, bits) >> bits)                                                             \
-    MODEL(madlo##bits, (unsigned __int128)zx(a, bits) * (unsigned __int128)zx(b, bits) + (unsigned __int128)zx(c, bits)) \
+    MODEL(madlo##bits,                                                                                                 \
+          (unsigned __int128)zx(a, bits) * (unsigned __int128)zx(b, bits) + (unsigned __int128)zx(c, bits))            \
     MODEL(madhis##bits, (sx(a, bits) * sx(b, bits) >> bits) + sx(c, bits))                                             \
     MODEL(divu##bits, zx(b, bits) ? zx(a, bits) / zx(b, bits) : -1)                                                    \
     MODEL(divs##bits, sx(b, bits) ? sx(a, bits) / sx(b, bits) : -1)                                                    \
@@ -39,10 +43,10 @@ static wide zx(uint64_t v, unsigned bits) {
     MODEL(maxs##bits, sx(a, bits) > sx(b, bits) ? a : b)                                                               \
     MODEL(abs##bits, sx(a, bits) < 0 ? -sx(a, bits) : sx(a, bits))                                                     \
     MODEL(neg##bits, -sx(a, bits))                                                                                     \
-    MODEL(and##bits, a & b)                                                                                            \
-    MODEL(or##bits, a | b)                                                                                             \
+    MODEL(and##bits, a &b)                                                                                             \
+    MODEL(or ##bits, a | b)                                                                                            \
     MODEL(xor##bits, a ^ b)                                                                                            \
-    MODEL(not##bits, ~a)                                                                                               \
+    MODEL(not ##bits, ~a)                                                                                              \
     MODEL(cnot##bits, zx(a, bits) == 0)                                                                                \
     MODEL(shl##bits, zx(b, 32) >= bits ? 0 : zx(a, bits) << zx(b, 32))                                                 \
     MODEL(shru##bits, zx(b, 32) >= bits ? 0 : zx(a, bits) >> zx(b, 32))                                                \
@@ -57,7 +61,8 @@ static wide zx(uint64_t v, unsigned bits) {
     MODEL(leu##bits, zx(a, bits) <= zx(b, bits))                                                                       \
     MODEL(eq##bits, zx(a, bits) == zx(b, bits))                                                                        \
     MODEL(ne##bits, zx(a, bits) != zx(b, bits))                                                                        \
-    MODEL(sadu##bits, zx(c, bits) + (zx(a, bits) < zx(b, bits) ? zx(b, bits) - zx(a, bits) : zx(a, bits) - zx(b, bits)))  \
+    MODEL(sadu##bits,                                                                                                  \
+          zx(c, bits) + (zx(a, bits) < zx(b, bits) ? zx(b, bits) - zx(a, bits) : zx(a, bits) - zx(b, bits)))           \
     MODEL(sads##bits, zx(c, bits) + (sx(a, bits) < sx(b, bits) ? sx(b, bits) - sx(a, bits) : sx(a, bits) - sx(b, bits)))
 MODELS(16)
 MODELS(32)
@@ -71,30 +76,35 @@ MODEL(madwu16, zx(a, 16) * zx(b, 16) + zx(c, 32))
 MODEL(madws32, sx(a, 32) * sx(b, 32) + (wide)c)
 MODEL(madwu32, (unsigned __int128)zx(a, 32) * (unsigned __int128)zx(b, 32) + c)
 
-static uint64_t satadd(uint64_t a, uint64_t b, uint64_t c) {
+static uint64_t satadd(uint64_t a, uint64_t b, uint64_t c)
+{
     (void)c;
     wide sum = sx(a, 32) + sx(b, 32);
     return (uint64_t)(sum > 2147483647 ? 2147483647 : sum < -2147483647 - 1 ? -2147483647 - 1 : sum);
 }
-static uint64_t satsub(uint64_t a, uint64_t b, uint64_t c) {
+static uint64_t satsub(uint64_t a, uint64_t b, uint64_t c)
+{
     (void)c;
     wide sum = sx(a, 32) - sx(b, 32);
     return (uint64_t)(sum > 2147483647 ? 2147483647 : sum < -2147483647 - 1 ? -2147483647 - 1 : sum);
 }
 
-static uint64_t popc(uint64_t v, unsigned bits) {
+static uint64_t popc(uint64_t v, unsigned bits)
+{
     uint64_t n = 0;
     for (unsigned i = 0; i < bits; i++)
         n += v >> i & 1;
     return n;
 }
-static uint64_t clz(uint64_t v, unsigned bits) {
+static uint64_t clz(uint64_t v, unsigned bits)
+{
     unsigned n = 0;
     while (n < bits && !(v >> (bits - 1 - n) & 1))
         n++;
     return n;
 }
-static uint64_t brev(uint64_t v, unsigned bits) {
+static uint64_t brev(uint64_t v, unsigned bits)
+{
     uint64_t result = 0;
     for (unsigned i = 0; i < bits; i++)
         if (v >> i & 1)
@@ -111,7 +121,8 @@ MODEL(bfindu32, 31 - (int)clz(a, 32))
 MODEL(bfinds32, 31 - (int)clz(sx(a, 32) < 0 ? ~a : a, 32))
 MODEL(bfindshift64, zx(a, 64) ? clz(a, 64) : 0xffffffff)
 
-static uint64_t bfe(uint64_t a, uint64_t b, uint64_t c, unsigned bits, bool is_signed) {
+static uint64_t bfe(uint64_t a, uint64_t b, uint64_t c, unsigned bits, bool is_signed)
+{
     unsigned pos = b & 255, len = c & 255, last = pos + len - 1;
     bool fill = is_signed && len && a >> (last < bits - 1 ? last : bits - 1) & 1;
     uint64_t result = 0;
@@ -127,7 +138,8 @@ MODEL(bfeu64, bfe(a, b, c, 64, false))
 MODEL(bfes64, bfe(a, b, c, 64, true))
 
 /* The test's text fixes the length at 9. */
-static uint64_t bfi(uint64_t a, uint64_t b, uint64_t c, unsigned bits) {
+static uint64_t bfi(uint64_t a, uint64_t b, uint64_t c, unsigned bits)
+{
     unsigned pos = c & 255;
     for (unsigned i = 0; i < 9 && pos + i < bits; i++)
         b = (b & ~((uint64_t)1 << (pos + i))) | (a >> i & 1) << (pos + i);
@@ -136,7 +148,8 @@ static uint64_t bfi(uint64_t a, uint64_t b, uint64_t c, unsigned bits) {
 MODEL(bfi32, bfi(a, b, c, 32))
 MODEL(bfi64, bfi(a, b, c, 64))
 
-static uint64_t prmt(uint64_t a, uint64_t b, uint64_t c) {
+static uint64_t prmt(uint64_t a, uint64_t b, uint64_t c)
+{
     uint8_t bytes[8];
     for (unsigned i = 0; i < 4; i++)
         bytes[i] = (uint8_t)(a >> 8 * i), bytes[i + 4] = (uint8_t)(b >> 8 * i);
@@ -150,7 +163,8 @@ static uint64_t prmt(uint64_t a, uint64_t b, uint64_t c) {
     }
     return result;
 }
-static uint64_t prmt_table(uint64_t a, uint64_t b, uint64_t c, const char *const rows[4]) {
+static uint64_t prmt_table(uint64_t a, uint64_t b, uint64_t c, const char *const rows[4])
+{
     const char *row = rows[c & 3]; /* bytes 3 2 1 0 as the ISA's table prints them */
     uint64_t selector = 0;
     for (unsigned i = 0; i < 4; i++)
@@ -158,7 +172,8 @@ static uint64_t prmt_table(uint64_t a, uint64_t b, uint64_t c, const char *const
     return prmt(a, b, selector);
 }
 #define PRMT(name, ...)                                                                                                \
-    static uint64_t name(uint64_t a, uint64_t b, uint64_t c) {                                                         \
+    static uint64_t name(uint64_t a, uint64_t b, uint64_t c)                                                           \
+    {                                                                                                                  \
         static const char *const rows[4] = {__VA_ARGS__};                                                              \
         return prmt_table(a, b, c, rows);                                                                              \
     }
@@ -177,7 +192,8 @@ MODEL(lop_maj, (a & b) | (a & c) | (b & c))
 MODEL(mul24s, sx(a, 24) * sx(b, 24))
 MODEL(mul24hiu, zx(a, 24) * zx(b, 24) >> 16)
 MODEL(mad24u, zx(a, 24) * zx(b, 24) + zx(c, 32))
-static uint64_t dp4a_su(uint64_t a, uint64_t b, uint64_t c) {
+static uint64_t dp4a_su(uint64_t a, uint64_t b, uint64_t c)
+{
     wide sum = sx(c, 32);
     for (unsigned i = 0; i < 32; i += 8)
         sum += sx(a >> i, 8) * zx(b >> i, 8);
@@ -196,11 +212,26 @@ MODEL(wide_difference, a < b ? UINT64_MAX : 0)
 MODEL(product_high, ((unsigned __int128)(uint32_t)a * (uint32_t)b + (uint32_t)c) >> 32)
 
 #define I INTS
-#define ROW1(op, size, model) {op " %d, %a;", {size, size}, {I}, model}
-#define ROW2(op, size, model) {op " %d, %a, %b;", {size, size, size}, {I, I}, model}
-#define ROW3(op, size, model) {op " %d, %a, %b, %c;", {size, size, size, size}, {I, I, I}, model}
-#define SHIFT(op, size, model) {op " %d, %a, %b;", {size, size, 4}, {I, SHIFTS}, model}
-#define COMPARE(op, size, model) {op " %d, %a, %b;", {1, size, size}, {I, I}, model}
+#define ROW1(op, size, model)                                                                                          \
+    {                                                                                                                  \
+        op " %d, %a;", {size, size}, {I}, model                                                                        \
+    }
+#define ROW2(op, size, model)                                                                                          \
+    {                                                                                                                  \
+        op " %d, %a, %b;", {size, size, size}, {I, I}, model                                                           \
+    }
+#define ROW3(op, size, model)                                                                                          \
+    {                                                                                                                  \
+        op " %d, %a, %b, %c;", {size, size, size, size}, {I, I, I}, model                                              \
+    }
+#define SHIFT(op, size, model)                                                                                         \
+    {                                                                                                                  \
+        op " %d, %a, %b;", {size, size, 4}, {I, SHIFTS}, model                                                         \
+    }
+#define COMPARE(op, size, model)                                                                                       \
+    {                                                                                                                  \
+        op " %d, %a, %b;", {1, size, size}, {I, I}, model                                                              \
+    }
 #define SIZES(bits, size)                                                                                              \
     ROW2("add.s" #bits, size, add##bits), ROW2("add.u" #bits, size, add##bits), ROW2("sub.s" #bits, size, sub##bits),  \
         ROW2("mul.lo.s" #bits, size, mullo##bits), ROW2("mul.hi.u" #bits, size, mulhiu##bits),                         \
@@ -211,23 +242,28 @@ MODEL(product_high, ((unsigned __int128)(uint32_t)a * (uint32_t)b + (uint32_t)c)
         ROW2("min.u" #bits, size, minu##bits), ROW2("min.s" #bits, size, mins##bits),                                  \
         ROW2("max.u" #bits, size, maxu##bits), ROW2("max.s" #bits, size, maxs##bits),                                  \
         ROW1("abs.s" #bits, size, abs##bits), ROW1("neg.s" #bits, size, neg##bits),                                    \
-        ROW2("and.b" #bits, size, and##bits), ROW2("or.b" #bits, size, or##bits), ROW2("xor.b" #bits, size, xor##bits), \
-        ROW1("not.b" #bits, size, not##bits), ROW1("cnot.b" #bits, size, cnot##bits),                                  \
-        SHIFT("shl.b" #bits, size, shl##bits), SHIFT("shr.u" #bits, size, shru##bits),                                 \
-        SHIFT("shr.b" #bits, size, shru##bits), SHIFT("shr.s" #bits, size, shrs##bits),                                \
-        COMPARE("setp.lt.u" #bits, size, ltu##bits), COMPARE("setp.lo.u" #bits, size, ltu##bits),                      \
-        COMPARE("setp.lt.s" #bits, size, lts##bits), COMPARE("setp.le.s" #bits, size, les##bits),                      \
-        COMPARE("setp.gt.u" #bits, size, gtu##bits), COMPARE("setp.hs.u" #bits, size, geu##bits),                      \
-        COMPARE("setp.ge.u" #bits, size, geu##bits), COMPARE("setp.ge.s" #bits, size, ges##bits),                      \
-        COMPARE("setp.gt.s" #bits, size, gts##bits), COMPARE("setp.ls.u" #bits, size, leu##bits),                      \
-        COMPARE("setp.hi.u" #bits, size, gtu##bits), COMPARE("setp.le.u" #bits, size, leu##bits),                      \
-        COMPARE("setp.eq.b" #bits, size, eq##bits), COMPARE("setp.ne.s" #bits, size, ne##bits),                        \
-        ROW3("sad.u" #bits, size, sadu##bits), ROW3("sad.s" #bits, size, sads##bits),                                  \
+        ROW2("and.b" #bits, size, and##bits), ROW2("or.b" #bits, size, or ##bits),                                     \
+        ROW2("xor.b" #bits, size, xor##bits), ROW1("not.b" #bits, size, not ##bits),                                   \
+        ROW1("cnot.b" #bits, size, cnot##bits), SHIFT("shl.b" #bits, size, shl##bits),                                 \
+        SHIFT("shr.u" #bits, size, shru##bits), SHIFT("shr.b" #bits, size, shru##bits),                                \
+        SHIFT("shr.s" #bits, size, shrs##bits), COMPARE("setp.lt.u" #bits, size, ltu##bits),                           \
+        COMPARE("setp.lo.u" #bits, size, ltu##bits), COMPARE("setp.lt.s" #bits, size, lts##bits),                      \
+        COMPARE("setp.le.s" #bits, size, les##bits), COMPARE("setp.gt.u" #bits, size, gtu##bits),                      \
+        COMPARE("setp.hs.u" #bits, size, geu##bits), COMPARE("setp.ge.u" #bits, size, geu##bits),                      \
+        COMPARE("setp.ge.s" #bits, size, ges##bits), COMPARE("setp.gt.s" #bits, size, gts##bits),                      \
+        COMPARE("setp.ls.u" #bits, size, leu##bits), COMPARE("setp.hi.u" #bits, size, gtu##bits),                      \
+        COMPARE("setp.le.u" #bits, size, leu##bits), COMPARE("setp.eq.b" #bits, size, eq##bits),                       \
+        COMPARE("setp.ne.s" #bits, size, ne##bits), ROW3("sad.u" #bits, size, sadu##bits),                             \
+        ROW3("sad.s" #bits, size, sads##bits),                                                                         \
         {"selp.b" #bits " %d, %a, %b, %pc;", {size, size, size, 4}, {I, I, I}, sel},                                   \
-        {"slct.b" #bits ".s32 %d, %a, %b, %c;", {size, size, size, 4}, {I, I, I}, slct32}
+    {                                                                                                                  \
+        "slct.b" #bits ".s32 %d, %a, %b, %c;", {size, size, size, 4}, {I, I, I}, slct32                                \
+    }
 
 const struct op_row int_rows[] = {
-    SIZES(16, 2), SIZES(32, 4), SIZES(64, 8),
+    SIZES(16, 2),
+    SIZES(32, 4),
+    SIZES(64, 8),
     {"mul.wide.u16 %d, %a, %b;", {4, 2, 2}, {I, I}, mulwu16},
     {"mul.wide.s16 %d, %a, %b;", {4, 2, 2}, {I, I}, mulws16},
     {"mul.wide.u32 %d, %a, %b;", {8, 4, 4}, {I, I}, mulwu32},
@@ -235,11 +271,16 @@ const struct op_row int_rows[] = {
     {"mad.wide.u16 %d, %a, %b, %c;", {4, 2, 2, 4}, {I, I, I}, madwu16},
     {"mad.wide.s32 %d, %a, %b, %c;", {8, 4, 4, 8}, {I, I, I}, madws32},
     {"mad.wide.u32 %d, %a, %b, %c;", {8, 4, 4, 8}, {I, I, I}, madwu32},
-    ROW2("add.sat.s32", 4, satadd), ROW2("sub.sat.s32", 4, satsub),
-    {"popc.b32 %d, %a;", {4, 4}, {I}, popc32}, {"popc.b64 %d, %a;", {4, 8}, {I}, popc64},
-    {"clz.b32 %d, %a;", {4, 4}, {I}, clz32}, {"clz.b64 %d, %a;", {4, 8}, {I}, clz64},
-    ROW1("brev.b32", 4, brev32), ROW1("brev.b64", 8, brev64),
-    {"bfind.u32 %d, %a;", {4, 4}, {I}, bfindu32}, {"bfind.s32 %d, %a;", {4, 4}, {I}, bfinds32},
+    ROW2("add.sat.s32", 4, satadd),
+    ROW2("sub.sat.s32", 4, satsub),
+    {"popc.b32 %d, %a;", {4, 4}, {I}, popc32},
+    {"popc.b64 %d, %a;", {4, 8}, {I}, popc64},
+    {"clz.b32 %d, %a;", {4, 4}, {I}, clz32},
+    {"clz.b64 %d, %a;", {4, 8}, {I}, clz64},
+    ROW1("brev.b32", 4, brev32),
+    ROW1("brev.b64", 8, brev64),
+    {"bfind.u32 %d, %a;", {4, 4}, {I}, bfindu32},
+    {"bfind.s32 %d, %a;", {4, 4}, {I}, bfinds32},
     {"bfind.shiftamt.u64 %d, %a;", {4, 8}, {I}, bfindshift64},
     {"bfe.u32 %d, %a, %b, %c;", {4, 4, 4, 4}, {I, SHIFTS, SHIFTS}, bfeu32},
     {"bfe.s32 %d, %a, %b, %c;", {4, 4, 4, 4}, {I, SHIFTS, SHIFTS}, bfes32},
@@ -247,14 +288,21 @@ const struct op_row int_rows[] = {
     {"bfe.s64 %d, %a, %b, %c;", {8, 8, 4, 4}, {I, SHIFTS, SHIFTS}, bfes64},
     {"bfi.b32 %d, %a, %b, %c, 9;", {4, 4, 4, 4}, {I, I, SHIFTS}, bfi32},
     {"bfi.b64 %d, %a, %b, %c, 9;", {8, 8, 8, 4}, {I, I, SHIFTS}, bfi64},
-    ROW3("prmt.b32", 4, prmt), ROW3("prmt.b32.f4e", 4, f4e), ROW3("prmt.b32.b4e", 4, b4e), ROW3("prmt.b32.rc8", 4, rc8),
-    ROW3("prmt.b32.ecl", 4, ecl), ROW3("prmt.b32.ecr", 4, ecr), ROW3("prmt.b32.rc16", 4, rc16),
+    ROW3("prmt.b32", 4, prmt),
+    ROW3("prmt.b32.f4e", 4, f4e),
+    ROW3("prmt.b32.b4e", 4, b4e),
+    ROW3("prmt.b32.rc8", 4, rc8),
+    ROW3("prmt.b32.ecl", 4, ecl),
+    ROW3("prmt.b32.ecr", 4, ecr),
+    ROW3("prmt.b32.rc16", 4, rc16),
     {"shf.l.wrap.b32 %d, %a, %b, %c;", {4, 4, 4, 4}, {I, I, SHIFTS}, shflw},
     {"shf.r.wrap.b32 %d, %a, %b, %c;", {4, 4, 4, 4}, {I, I, SHIFTS}, shfrw},
     {"shf.l.clamp.b32 %d, %a, %b, %c;", {4, 4, 4, 4}, {I, I, SHIFTS}, shflc},
     {"shf.r.clamp.b32 %d, %a, %b, %c;", {4, 4, 4, 4}, {I, I, SHIFTS}, shfrc},
     {"lop3.b32 %d, %a, %b, %c, 0xe8;", {4, 4, 4, 4}, {I, I, I}, lop_maj},
-    ROW2("mul24.lo.s32", 4, mul24s), ROW2("mul24.hi.u32", 4, mul24hiu), ROW3("mad24.lo.u32", 4, mad24u),
+    ROW2("mul24.lo.s32", 4, mul24s),
+    ROW2("mul24.hi.u32", 4, mul24hiu),
+    ROW3("mad24.lo.u32", 4, mad24u),
     ROW3("dp4a.s32.u32", 4, dp4a_su),
     {"setp.lt.and.s32 %d, %a, %b, %pc;", {1, 4, 4, 4}, {I, I, I}, ltand},
     {"setp.ge.or.u32 %d, %a, %b, !%pc;", {1, 4, 4, 4}, {I, I, I}, geor_not},

@@ -8,43 +8,56 @@
 
 static struct machine m;
 
-static void start(void) {
+static void start(void)
+{
     machine_init(&m);
     machine_load_kernels(&m);
 }
 
-static void stop(void) {
+static void stop(void)
+{
     machine_finish(&m);
 }
 
 TestSuite(kernels, .init = start, .fini = stop);
 
-static struct outcome run(struct launch launch) {
+static struct outcome run(struct launch launch)
+{
     struct outcome outcome = machine_run(&m, &launch);
     cr_assert_eq(outcome.fault.kind, PTX_FAULT_NONE, "%s: fault %d at line %u", launch.name, outcome.fault.kind,
                  outcome.fault.line);
     return outcome;
 }
 
-static float *floats(uint64_t address) {
+static float *floats(uint64_t address)
+{
     return machine_at(&m, address);
 }
 
-static void fill(uint64_t address, int n, uint64_t seed) {
+static void fill(uint64_t address, int n, uint64_t seed)
+{
     for (int i = 0; i < n; i++)
         floats(address)[i] = (float)(int64_t)(machine_random(&seed) % 2001 - 1000) / 256;
 }
 
-Test(kernels, matmul_is_a_chain_of_fmas_for_any_number_of_workers) {
+Test(kernels, matmul_is_a_chain_of_fmas_for_any_number_of_workers)
+{
     enum { N = 64 };
-    struct { uint64_t c, a, b; int n; } p = {machine_alloc(&m, N * N * 4), machine_alloc(&m, N * N * 4),
-                                            machine_alloc(&m, N * N * 4), N};
+    struct {
+        uint64_t c, a, b;
+        int n;
+    } p = {machine_alloc(&m, N * N * 4), machine_alloc(&m, N * N * 4), machine_alloc(&m, N * N * 4), N};
     fill(p.a, N * N, 1);
     fill(p.b, N * N, 2);
     for (unsigned workers = 1; workers <= 4; workers++) {
         memset(floats(p.c), 0, N * N * 4);
-        struct outcome outcome = run((struct launch){.name = "matmul", .grid = {N / 16, N / 16}, .block = {16, 16},
-                                                     .params = &p, .workers = workers, .seed = workers, .slice = 3000});
+        struct outcome outcome = run((struct launch){.name = "matmul",
+                                                     .grid = {N / 16, N / 16},
+                                                     .block = {16, 16},
+                                                     .params = &p,
+                                                     .workers = workers,
+                                                     .seed = workers,
+                                                     .slice = 3000});
         for (int y = 0; y < N; y++) {
             for (int x = 0; x < N; x++) {
                 float sum = 0;
@@ -59,9 +72,14 @@ Test(kernels, matmul_is_a_chain_of_fmas_for_any_number_of_workers) {
     }
 }
 
-Test(kernels, axpy_leaves_the_tail_alone) {
+Test(kernels, axpy_leaves_the_tail_alone)
+{
     enum { N = 1000 };
-    struct { uint64_t y, x; float a; int n; } p = {machine_alloc(&m, N * 4 + 64), machine_alloc(&m, N * 4), 2.5f, N};
+    struct {
+        uint64_t y, x;
+        float a;
+        int n;
+    } p = {machine_alloc(&m, N * 4 + 64), machine_alloc(&m, N * 4), 2.5f, N};
     fill(p.x, N, 3);
     floats(p.y)[N] = 7;
     run((struct launch){.name = "axpy", .grid = {4}, .block = {256}, .params = &p});
@@ -70,9 +88,13 @@ Test(kernels, axpy_leaves_the_tail_alone) {
     cr_assert_eq(floats(p.y)[N], 7);
 }
 
-Test(kernels, reduction_with_shuffles) {
+Test(kernels, reduction_with_shuffles)
+{
     enum { N = 5000 };
-    struct { uint64_t out, in; int n; } p = {machine_alloc(&m, 4), machine_alloc(&m, N * 4), N};
+    struct {
+        uint64_t out, in;
+        int n;
+    } p = {machine_alloc(&m, 4), machine_alloc(&m, N * 4), N};
     double sum = 0;
     fill(p.in, N, 4);
     for (int i = 0; i < N; i++)
@@ -87,9 +109,13 @@ Test(kernels, reduction_with_shuffles) {
     }
 }
 
-Test(kernels, softmax_rows_sum_to_one) {
+Test(kernels, softmax_rows_sum_to_one)
+{
     enum { N = 100, ROWS = 3 };
-    struct { uint64_t out, in; int n; } p = {machine_alloc(&m, N * ROWS * 4), machine_alloc(&m, N * ROWS * 4), N};
+    struct {
+        uint64_t out, in;
+        int n;
+    } p = {machine_alloc(&m, N * ROWS * 4), machine_alloc(&m, N * ROWS * 4), N};
     fill(p.in, N * ROWS, 5);
     run((struct launch){.name = "softmax", .grid = {ROWS}, .block = {32}, .params = &p});
     for (int row = 0; row < ROWS; row++) {
@@ -103,9 +129,13 @@ Test(kernels, softmax_rows_sum_to_one) {
     }
 }
 
-Test(kernels, histogram_counts_every_element_with_several_workers) {
+Test(kernels, histogram_counts_every_element_with_several_workers)
+{
     enum { N = 20000 };
-    struct { uint64_t bins, in; int n; } p = {machine_alloc(&m, 256), machine_alloc(&m, N * 4), N};
+    struct {
+        uint64_t bins, in;
+        int n;
+    } p = {machine_alloc(&m, 256), machine_alloc(&m, N * 4), N};
     uint32_t *in = machine_at(&m, p.in), *bins = machine_at(&m, p.bins), want[64] = {0};
     uint64_t seed = 6;
     for (int i = 0; i < N; i++)
@@ -115,9 +145,13 @@ Test(kernels, histogram_counts_every_element_with_several_workers) {
         cr_assert_eq(bins[i], want[i]);
 }
 
-Test(kernels, lanes_leave_a_loop_one_by_one) {
+Test(kernels, lanes_leave_a_loop_one_by_one)
+{
     enum { N = 500 };
-    struct { uint64_t out; int n; } p = {machine_alloc(&m, N * 4), N};
+    struct {
+        uint64_t out;
+        int n;
+    } p = {machine_alloc(&m, N * 4), N};
     run((struct launch){.name = "collatz", .grid = {4}, .block = {128}, .params = &p});
     for (uint32_t i = 0; i < N; i++) {
         uint32_t v = i + 1, steps = 0;
@@ -127,9 +161,13 @@ Test(kernels, lanes_leave_a_loop_one_by_one) {
     }
 }
 
-Test(kernels, switch_takes_each_lane_to_its_case) {
+Test(kernels, switch_takes_each_lane_to_its_case)
+{
     enum { N = 256 };
-    struct { uint64_t out, in; int n; } p = {machine_alloc(&m, N * 4), machine_alloc(&m, N * 4), N};
+    struct {
+        uint64_t out, in;
+        int n;
+    } p = {machine_alloc(&m, N * 4), machine_alloc(&m, N * 4), N};
     int *in = machine_at(&m, p.in), *out = machine_at(&m, p.out);
     for (int i = 0; i < N; i++)
         in[i] = (i * 7 + i / 9) % 10;
@@ -140,8 +178,11 @@ Test(kernels, switch_takes_each_lane_to_its_case) {
     }
 }
 
-Test(kernels, recursion_of_different_depth_per_lane) {
-    struct { uint64_t out; } p = {machine_alloc(&m, 256)};
+Test(kernels, recursion_of_different_depth_per_lane)
+{
+    struct {
+        uint64_t out;
+    } p = {machine_alloc(&m, 256)};
     run((struct launch){.name = "fibonacci", .block = {64}, .params = &p});
     uint32_t fib[16] = {0, 1};
     for (int i = 2; i < 16; i++)
@@ -156,8 +197,12 @@ struct pair {
     char c[5];
 };
 
-Test(kernels, structs_by_value_through_calls) {
-    struct { uint64_t out; struct pair in; } p = {machine_alloc(&m, 64 * sizeof(struct pair)), {5, 1.25, {1, 2, 3, 4, 5}}};
+Test(kernels, structs_by_value_through_calls)
+{
+    struct {
+        uint64_t out;
+        struct pair in;
+    } p = {machine_alloc(&m, 64 * sizeof(struct pair)), {5, 1.25, {1, 2, 3, 4, 5}}};
     run((struct launch){.name = "structs", .block = {40}, .params = &p});
     struct pair *out = machine_at(&m, p.out);
     for (int t = 0; t < 40; t++) {
@@ -168,9 +213,13 @@ Test(kernels, structs_by_value_through_calls) {
     }
 }
 
-Test(kernels, local_arrays_are_private_to_a_thread) {
+Test(kernels, local_arrays_are_private_to_a_thread)
+{
     enum { N = 20 };
-    struct { uint64_t out, index; int n; } p = {machine_alloc(&m, 96 * 4), machine_alloc(&m, N * 8), N};
+    struct {
+        uint64_t out, index;
+        int n;
+    } p = {machine_alloc(&m, 96 * 4), machine_alloc(&m, N * 8), N};
     int *index = machine_at(&m, p.index), *out = machine_at(&m, p.out);
     for (int i = 0; i < 2 * N; i++)
         index[i] = i * 11 % 37;
@@ -187,16 +236,22 @@ Test(kernels, local_arrays_are_private_to_a_thread) {
     }
 }
 
-Test(kernels, vectors_of_four_move_whole) {
-    struct { uint64_t out, in; } p = {machine_alloc(&m, 64 * 16), machine_alloc(&m, 64 * 16)};
+Test(kernels, vectors_of_four_move_whole)
+{
+    struct {
+        uint64_t out, in;
+    } p = {machine_alloc(&m, 64 * 16), machine_alloc(&m, 64 * 16)};
     fill(p.in, 64 * 4, 8);
     run((struct launch){.name = "copy4", .grid = {2}, .block = {32}, .params = &p});
     for (int i = 0; i < 64 * 4; i++)
         cr_assert_eq(floats(p.out)[i], floats(p.in)[i] * 2);
 }
 
-Test(kernels, dynamic_shared_memory) {
-    struct { uint64_t out; } p = {machine_alloc(&m, 1024)};
+Test(kernels, dynamic_shared_memory)
+{
+    struct {
+        uint64_t out;
+    } p = {machine_alloc(&m, 1024)};
     run((struct launch){.name = "dynamic_shared", .block = {200}, .params = &p, .dynamic_shared_bytes = 800});
     for (int i = 0; i < 200; i++)
         cr_assert_eq(((int *)machine_at(&m, p.out))[i], (199 - i) * 3);
@@ -208,16 +263,22 @@ Test(kernels, dynamic_shared_memory) {
     cr_assert_eq(outcome.fault.thread[0], 199);
 }
 
-Test(kernels, globals_have_their_initial_values_and_addresses) {
-    struct { uint64_t out; } p = {machine_alloc(&m, 256)};
+Test(kernels, globals_have_their_initial_values_and_addresses)
+{
+    struct {
+        uint64_t out;
+    } p = {machine_alloc(&m, 256)};
     run((struct launch){.name = "globals", .block = {8}, .params = &p});
     for (int i = 0; i < 8; i++)
         cr_assert_eq(((int *)machine_at(&m, p.out))[i], (i % 4 + 1) * 10 + 5);
     cr_assert_eq(*(int *)machine_at(&m, machine_global(&m, "counter")), 77);
 }
 
-Test(kernels, a_block_may_wait_for_another_resident_one) {
-    struct { uint64_t flag, out; } p = {machine_alloc(&m, 4), machine_alloc(&m, 4)};
+Test(kernels, a_block_may_wait_for_another_resident_one)
+{
+    struct {
+        uint64_t flag, out;
+    } p = {machine_alloc(&m, 4), machine_alloc(&m, 4)};
     for (unsigned seed = 0; seed < 8; seed++) {
         *(int *)machine_at(&m, p.flag) = 0;
         run((struct launch){.name = "spin", .grid = {2}, .params = &p, .seed = seed, .workers = 1 + seed % 2});
@@ -225,8 +286,11 @@ Test(kernels, a_block_may_wait_for_another_resident_one) {
     }
 }
 
-Test(kernels, lanes_of_a_warp_may_contend_for_a_lock) {
-    struct { uint64_t lock, count; } p = {machine_alloc(&m, 4), machine_alloc(&m, 4)};
+Test(kernels, lanes_of_a_warp_may_contend_for_a_lock)
+{
+    struct {
+        uint64_t lock, count;
+    } p = {machine_alloc(&m, 4), machine_alloc(&m, 4)};
     run((struct launch){.name = "lock_in_warp", .grid = {3}, .block = {64}, .params = &p, .workers = 2});
     cr_assert_eq(*(int *)machine_at(&m, p.count), 3 * 64);
 }

@@ -10,41 +10,104 @@
 
 #define THREADS 4096u
 
-static const uint64_t ints[] = {0, 1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 127, 128, 255, 256, 0x7fff, 0x8000, 0xffff, 0x10000,
-    0x7fffffff, 0x80000000, 0x80000001, 0xffffff80, 0xfffffffe, 0xffffffff, 0x100000000, 0x7fffffffffffffff,
-    0x8000000000000000, 0xffffffff80000000, 0xffffffffffff8000, 0xfffffffffffffffe, 0xffffffffffffffff};
-static const uint64_t shifts[] = {0, 1, 7, 8, 15, 16, 17, 23, 30, 31, 32, 33, 47, 62, 63, 64, 65, 128, 255, 256, 0x7fffffff,
-    0xffffffff};
-static const uint64_t f32s[] = {0, 0x80000000, 1, 0x80000001, 0x7fffff, 0x800000, 0x80800000, 0x3f800000, 0xbf800000,
-    0x3f800001, 0x3f7fffff, 0x3f000000, 0x3fc00000, 0xbfc00000, 0x40200000, 0x40490fdb, 0x3fc90fdb, 0x437f0000, 0x477fe000,
-    0x477ff000, 0x4b000001, 0x4effffff, 0x4f000000, 0xcf000000, 0xcf000001, 0x4f7fffff, 0x4f800000, 0x5f000000, 0x7e800001,
-    0x7f000000, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345, 0x7f800001, 0x33800000, 0x387fc000,
-    0x42fe0000, 0xc2fc0000, 0xc3150000, 0x4cbebc20, 0x5dbebc20};
-static const uint64_t f64s[] = {0, 0x8000000000000000, 1, 0x8000000000000001, 0xfffffffffffff, 0x10000000000000,
-    0x3ff0000000000000, 0xbff0000000000000, 0x3ff0000000000001, 0x3fe0000000000000, 0x3ff8000000000000, 0x4004000000000000,
-    0x41dfffffffc00000, 0x41e0000000000000, 0xc1e0000000000000, 0xc1e0000000200000, 0x41efffffffe00000, 0x41f0000000000000,
-    0x43dfffffffffffff, 0x43e0000000000000, 0xc3e0000000000000, 0x43f0000000000000, 0x47efffffe0000000, 0x47effffff0000000,
-    0x47f0000000000000, 0x36a0000000000000, 0x3810000000000000, 0x380fffffffffffff, 0x7fefffffffffffff, 0xffefffffffffffff,
-    0x7ff0000000000000, 0xfff0000000000000, 0x7ff8000000000000, 0xfff8000012345678, 0x7ff0000000000001, 0x40effc0000000000,
-    0x40effe0000000000, 0x3e70000000000000};
-static const uint64_t f16s[] = {0, 0x8000, 1, 0x3ff, 0x400, 0x3c00, 0xbc00, 0x3555, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00,
-    0xfe01, 0x7c01, 0x5640};
+static const uint64_t ints[] = {0,
+                                1,
+                                2,
+                                3,
+                                5,
+                                7,
+                                31,
+                                32,
+                                33,
+                                63,
+                                64,
+                                127,
+                                128,
+                                255,
+                                256,
+                                0x7fff,
+                                0x8000,
+                                0xffff,
+                                0x10000,
+                                0x7fffffff,
+                                0x80000000,
+                                0x80000001,
+                                0xffffff80,
+                                0xfffffffe,
+                                0xffffffff,
+                                0x100000000,
+                                0x7fffffffffffffff,
+                                0x8000000000000000,
+                                0xffffffff80000000,
+                                0xffffffffffff8000,
+                                0xfffffffffffffffe,
+                                0xffffffffffffffff};
+static const uint64_t shifts[] = {0,  1,  7,  8,  15, 16, 17,  23,  30,  31,         32,
+                                  33, 47, 62, 63, 64, 65, 128, 255, 256, 0x7fffffff, 0xffffffff};
+static const uint64_t f32s[] = {
+    0,          0x80000000, 1,          0x80000001, 0x7fffff,   0x800000,   0x80800000, 0x3f800000, 0xbf800000,
+    0x3f800001, 0x3f7fffff, 0x3f000000, 0x3fc00000, 0xbfc00000, 0x40200000, 0x40490fdb, 0x3fc90fdb, 0x437f0000,
+    0x477fe000, 0x477ff000, 0x4b000001, 0x4effffff, 0x4f000000, 0xcf000000, 0xcf000001, 0x4f7fffff, 0x4f800000,
+    0x5f000000, 0x7e800001, 0x7f000000, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345,
+    0x7f800001, 0x33800000, 0x387fc000, 0x42fe0000, 0xc2fc0000, 0xc3150000, 0x4cbebc20, 0x5dbebc20};
+static const uint64_t f64s[] = {0,
+                                0x8000000000000000,
+                                1,
+                                0x8000000000000001,
+                                0xfffffffffffff,
+                                0x10000000000000,
+                                0x3ff0000000000000,
+                                0xbff0000000000000,
+                                0x3ff0000000000001,
+                                0x3fe0000000000000,
+                                0x3ff8000000000000,
+                                0x4004000000000000,
+                                0x41dfffffffc00000,
+                                0x41e0000000000000,
+                                0xc1e0000000000000,
+                                0xc1e0000000200000,
+                                0x41efffffffe00000,
+                                0x41f0000000000000,
+                                0x43dfffffffffffff,
+                                0x43e0000000000000,
+                                0xc3e0000000000000,
+                                0x43f0000000000000,
+                                0x47efffffe0000000,
+                                0x47effffff0000000,
+                                0x47f0000000000000,
+                                0x36a0000000000000,
+                                0x3810000000000000,
+                                0x380fffffffffffff,
+                                0x7fefffffffffffff,
+                                0xffefffffffffffff,
+                                0x7ff0000000000000,
+                                0xfff0000000000000,
+                                0x7ff8000000000000,
+                                0xfff8000012345678,
+                                0x7ff0000000000001,
+                                0x40effc0000000000,
+                                0x40effe0000000000,
+                                0x3e70000000000000};
+static const uint64_t f16s[] = {0,      0x8000, 1,      0x3ff,  0x400,  0x3c00, 0xbc00, 0x3555,
+                                0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0xfe01, 0x7c01, 0x5640};
 
 static const struct {
     const uint64_t *values;
     unsigned count;
 } lists[] = {
-    [INTS] = {ints, sizeof(ints) / 8},   [SHIFTS] = {shifts, sizeof(shifts) / 8}, [F32S] = {f32s, sizeof(f32s) / 8},
-    [F64S] = {f64s, sizeof(f64s) / 8},   [F16S] = {f16s, sizeof(f16s) / 8},
+    [INTS] = {ints, sizeof(ints) / 8}, [SHIFTS] = {shifts, sizeof(shifts) / 8}, [F32S] = {f32s, sizeof(f32s) / 8},
+    [F64S] = {f64s, sizeof(f64s) / 8}, [F16S] = {f16s, sizeof(f16s) / 8},
 };
 
 static struct machine machine;
 
-static void start(void) {
+static void start(void)
+{
     machine_init(&machine);
 }
 
-static void stop(void) {
+static void stop(void)
+{
     machine_finish(&machine);
 }
 
@@ -53,13 +116,15 @@ TestSuite(ops, .init = start, .fini = stop);
 /* Registers by size: %p, %rs, %r, %rd; numbered 1 .. 4 for d, a, b, c. */
 static const char *const classes[] = {[1] = "%p", [2] = "%rs", [4] = "%r", [8] = "%rd"};
 
-static char *add_operand(char *at, const struct op_row *row, char which) {
+static char *add_operand(char *at, const struct op_row *row, char which)
+{
     unsigned index = which == 'd' ? 0 : (unsigned)(which - 'a') + 1;
     return at + sprintf(at, "%s%u", classes[row->sizes[index]], index + 1);
 }
 
 /* One kernel per row: thread t reads its operands at t * 8, computes, writes 8 bytes. */
-static char *add_kernel(char *at, const struct op_row *row, unsigned number) {
+static char *add_kernel(char *at, const struct op_row *row, unsigned number)
+{
     at += sprintf(at, ".visible .entry k%u(.param .u64 o, .param .u64 a, .param .u64 b, .param .u64 c)\n{\n", number);
     at += sprintf(at, ".reg .pred %%p<4>; .reg .b16 %%rs<8>; .reg .b32 %%r<12>; .reg .b64 %%rd<20>;\n"
                       "mov.u32 %%r9, %%tid.x; mov.u32 %%r10, %%ctaid.x; mov.u32 %%r11, %%ntid.x;\n"
@@ -89,7 +154,8 @@ static char *add_kernel(char *at, const struct op_row *row, unsigned number) {
                                              : "u32 [%rd10], %r");
 }
 
-static void load_rows(const struct op_row *rows, unsigned count) {
+static void load_rows(const struct op_row *rows, unsigned count)
+{
     char *text = malloc(count * 2048), *at = text;
     cr_assert(text);
     for (unsigned i = 0; i < count; i++)
@@ -99,7 +165,8 @@ static void load_rows(const struct op_row *rows, unsigned count) {
     free(text);
 }
 
-static uint64_t random_value(uint64_t *state, enum values kind) {
+static uint64_t random_value(uint64_t *state, enum values kind)
+{
     uint64_t r = machine_random(state);
     if (kind == F32S && (r & 1)) { /* of everyday size: exponents around 0 */
         uint64_t s = machine_random(state);
@@ -110,7 +177,8 @@ static uint64_t random_value(uint64_t *state, enum values kind) {
     return r;
 }
 
-static void fill(const struct op_row *row, uint64_t *values[3]) {
+static void fill(const struct op_row *row, uint64_t *values[3])
+{
     uint64_t state = 12345;
     unsigned combinations = 1;
     for (unsigned k = 0; k < 2; k++)
@@ -129,14 +197,16 @@ static void fill(const struct op_row *row, uint64_t *values[3]) {
     }
 }
 
-static double value_of(uint64_t bits) {
+static double value_of(uint64_t bits)
+{
     uint32_t low = (uint32_t)bits;
     float f;
     memcpy(&f, &low, 4);
     return f;
 }
 
-static bool agrees(const struct op_row *row, uint64_t got, uint64_t want) {
+static bool agrees(const struct op_row *row, uint64_t got, uint64_t want)
+{
     if (got == want)
         return true;
     if (row->ulps == 0)
@@ -145,9 +215,12 @@ static bool agrees(const struct op_row *row, uint64_t got, uint64_t want) {
     return fabs(x - y) <= row->ulps * (fabs(y) * 0x1p-23 + 0x1p-149);
 }
 
-static void check_rows(const struct op_row *rows, unsigned count) {
+static void check_rows(const struct op_row *rows, unsigned count)
+{
     load_rows(rows, count);
-    struct { uint64_t out, in[3]; } params;
+    struct {
+        uint64_t out, in[3];
+    } params;
     params.out = machine_alloc(&machine, THREADS * 8);
     uint64_t *out = machine_at(&machine, params.out), *values[3];
     for (unsigned k = 0; k < 3; k++) {
@@ -167,7 +240,8 @@ static void check_rows(const struct op_row *rows, unsigned count) {
         for (unsigned t = 0; t < THREADS && bad < 3; t++) {
             uint64_t in[3];
             for (unsigned k = 0; k < 3; k++)
-                in[k] = row->sizes[k + 1] == 8 ? values[k][t] : values[k][t] & ((UINT64_C(1) << 8 * row->sizes[k + 1]) - 1);
+                in[k] =
+                    row->sizes[k + 1] == 8 ? values[k][t] : values[k][t] & ((UINT64_C(1) << 8 * row->sizes[k + 1]) - 1);
             uint64_t want = row->model(in[0], in[1], in[2]) & mask, got = out[t] & mask;
             bad += !agrees(row, got, want);
             cr_expect(agrees(row, got, want), "%s a=%#llx b=%#llx c=%#llx: got %#llx, want %#llx", row->text,
@@ -177,14 +251,17 @@ static void check_rows(const struct op_row *rows, unsigned count) {
     }
 }
 
-Test(ops, integers_follow_the_isa) {
+Test(ops, integers_follow_the_isa)
+{
     check_rows(int_rows, int_row_count);
 }
 
-Test(ops, floats_follow_the_isa_in_all_rounding_modes) {
+Test(ops, floats_follow_the_isa_in_all_rounding_modes)
+{
     check_rows(float_rows, float_row_count);
 }
 
-Test(ops, conversions_round_and_saturate) {
+Test(ops, conversions_round_and_saturate)
+{
     check_rows(cvt_rows, cvt_row_count);
 }

@@ -285,7 +285,8 @@ static int judge(const char *path, int status)
 
 static int usage(const char *argument)
 {
-    fprintf(stderr, "fuzz_model: %s: expected seconds=N seed=N threads=1..%d host=mapped|denied commit=auto|lazy vram=SIZE\n",
+    fprintf(stderr,
+            "fuzz_model: %s: expected seconds=N seed=N threads=1..%d host=mapped|denied commit=auto|lazy vram=SIZE\n",
             argument, FUZZ_WORKERS_MOST);
     return 2;
 }

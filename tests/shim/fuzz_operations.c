@@ -207,7 +207,8 @@ static void upload(struct fuzz_worker *w, struct fuzz_buffer *b)
 {
     size_t offset, bytes;
     any_range(w, b->bytes, 1, FUZZ_STAGING_BYTES, &offset, &bytes);
-    uint8_t *to = b->model + offset; /* the model's own bytes are the pageable source: the driver has read them on return */
+    uint8_t *to =
+        b->model + offset; /* the model's own bytes are the pageable source: the driver has read them on return */
     uint64_t kind = below(w, 4);
     CUstream s = kind == 0 ? CU_STREAM_LEGACY : any_stream(w);
     before(b, s);
@@ -308,7 +309,8 @@ static void affine(struct fuzz_worker *w)
     struct fuzz_buffer *to = b[turn], *from = b[!turn];
     size_t least = to->bytes < from->bytes ? to->bytes : from->bytes, offset, bytes;
     any_range(w, least, 4, 128 * KIB, &offset, &bytes);
-    uint32_t a = (uint32_t)fuzz_random(&w->random) | 1, c = (uint32_t)fuzz_random(&w->random), n = (uint32_t)(bytes / 4);
+    uint32_t a = (uint32_t)fuzz_random(&w->random) | 1, c = (uint32_t)fuzz_random(&w->random),
+             n = (uint32_t)(bytes / 4);
     CUdeviceptr y = to->address + offset, x = from->address + offset;
     CUstream s = any_stream(w);
     before(to, s);
@@ -426,7 +428,8 @@ static void slow(struct fuzz_worker *w)
     take_buffers(w, b, 1);
     size_t offset, bytes;
     any_range(w, b[0]->bytes, 4, 8 * KIB, &offset, &bytes);
-    uint32_t a = (uint32_t)fuzz_random(&w->random) | 1, c = (uint32_t)fuzz_random(&w->random), n = (uint32_t)(bytes / 4);
+    uint32_t a = (uint32_t)fuzz_random(&w->random) | 1, c = (uint32_t)fuzz_random(&w->random),
+             n = (uint32_t)(bytes / 4);
     uint32_t rounds = (uint32_t)(1 + below(w, 400000) / n);
     CUdeviceptr y = b[0]->address + offset;
     CUstream s = any_stream(w);
@@ -489,8 +492,8 @@ void fuzz_operate(struct fuzz_worker *w)
         void (*run)(struct fuzz_worker *w);
         unsigned weight;
     } operations[] = {
-        {replace, 10}, {upload_some, 15}, {copy_between, 10}, {fill_some, 10}, {affine, 15}, {mix, 8},
-        {table, 6},    {slow, 7},         {verify_some, 12},  {provoke, 7},
+        {replace, 10}, {upload_some, 15}, {copy_between, 10}, {fill_some, 10},   {affine, 15},
+        {mix, 8},      {table, 6},        {slow, 7},          {verify_some, 12}, {provoke, 7},
     };
     unsigned at = (unsigned)below(w, 100), i = 0;
     while (at >= operations[i].weight)

@@ -11,7 +11,8 @@ struct ptx_arena_block {
     _Alignas(16) unsigned char data[];
 };
 
-void *ptx_arena_take(struct ptx_arena *arena, size_t bytes) {
+void *ptx_arena_take(struct ptx_arena *arena, size_t bytes)
+{
     if (bytes > SIZE_MAX / 2)
         return NULL;
     bytes = (bytes + 15) & ~(size_t)15;
@@ -30,14 +31,16 @@ void *ptx_arena_take(struct ptx_arena *arena, size_t bytes) {
     return at;
 }
 
-char *ptx_arena_text(struct ptx_arena *arena, const char *text, size_t bytes) {
+char *ptx_arena_text(struct ptx_arena *arena, const char *text, size_t bytes)
+{
     char *copy = ptx_arena_take(arena, bytes + 1);
     if (copy)
         memcpy(copy, text, bytes);
     return copy;
 }
 
-void ptx_arena_finish(struct ptx_arena *arena) {
+void ptx_arena_finish(struct ptx_arena *arena)
+{
     for (struct ptx_arena_block *block = arena->blocks, *next; block; block = next) {
         next = block->next;
         free(block);
@@ -45,14 +48,16 @@ void ptx_arena_finish(struct ptx_arena *arena) {
     arena->blocks = NULL;
 }
 
-static uint32_t hash_of(const char *name, size_t bytes) {
+static uint32_t hash_of(const char *name, size_t bytes)
+{
     uint32_t hash = 2166136261u;
     for (size_t i = 0; i < bytes; i++)
         hash = (hash ^ (unsigned char)name[i]) * 16777619u;
     return hash ^ hash >> 15;
 }
 
-static struct ptx_map_entry *slot_of(const struct ptx_map *map, const char *name, size_t bytes, uint32_t hash) {
+static struct ptx_map_entry *slot_of(const struct ptx_map *map, const char *name, size_t bytes, uint32_t hash)
+{
     for (uint32_t i = hash & (map->capacity - 1);; i = (i + 1) & (map->capacity - 1)) {
         struct ptx_map_entry *entry = &map->entries[i];
         if (!entry->name)
@@ -62,13 +67,15 @@ static struct ptx_map_entry *slot_of(const struct ptx_map *map, const char *name
     }
 }
 
-void *ptx_map_find(const struct ptx_map *map, const char *name, size_t name_bytes) {
+void *ptx_map_find(const struct ptx_map *map, const char *name, size_t name_bytes)
+{
     if (!map->count)
         return NULL;
     return slot_of(map, name, name_bytes, hash_of(name, name_bytes))->value;
 }
 
-static int grow_map(struct ptx_map *map, struct ptx_arena *arena) {
+static int grow_map(struct ptx_map *map, struct ptx_arena *arena)
+{
     struct ptx_map bigger = {.capacity = map->capacity ? map->capacity * 2 : 16, .count = map->count};
     bigger.entries = ptx_arena_take(arena, bigger.capacity * sizeof(*bigger.entries));
     if (!bigger.entries)
@@ -82,7 +89,8 @@ static int grow_map(struct ptx_map *map, struct ptx_arena *arena) {
     return 0;
 }
 
-int ptx_map_add(struct ptx_map *map, struct ptx_arena *arena, const char *name, size_t name_bytes, void *value) {
+int ptx_map_add(struct ptx_map *map, struct ptx_arena *arena, const char *name, size_t name_bytes, void *value)
+{
     if (map->count * 2 >= map->capacity && grow_map(map, arena))
         return -1;
     uint32_t hash = hash_of(name, name_bytes);
@@ -94,7 +102,8 @@ int ptx_map_add(struct ptx_map *map, struct ptx_arena *arena, const char *name, 
     return 0;
 }
 
-int ptx_grow(void **array, size_t count, size_t *capacity, size_t element_bytes) {
+int ptx_grow(void **array, size_t count, size_t *capacity, size_t element_bytes)
+{
     if (count < *capacity)
         return 0;
     size_t more = *capacity ? *capacity * 2 : 32;

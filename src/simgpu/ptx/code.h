@@ -42,7 +42,7 @@ enum ptx_op {
 struct ptx_insn {
     uint16_t op;
     uint8_t guard_negated;
-    uint8_t flops; /* per lane */
+    uint8_t flops;  /* per lane */
     uint32_t guard; /* predicate operand; 0 = none (offset 0 is the frame header) */
     uint32_t o[6];  /* operands: results first */
     uint32_t aux;   /* per operation, see below */
@@ -115,15 +115,38 @@ enum ptx_vote { PTX_VOTE_ALL, PTX_VOTE_ANY, PTX_VOTE_UNI, PTX_VOTE_BALLOT };
 /* aux of MATCH: bit 0 = all, bit 1 = 64-bit; o[0] result, o[1] value, o[2] member mask, o[3] predicate result or 0. */
 
 enum ptx_sreg {
-    PTX_SREG_TID_X, PTX_SREG_TID_Y, PTX_SREG_TID_Z,
-    PTX_SREG_NTID_X, PTX_SREG_NTID_Y, PTX_SREG_NTID_Z,
-    PTX_SREG_CTAID_X, PTX_SREG_CTAID_Y, PTX_SREG_CTAID_Z,
-    PTX_SREG_NCTAID_X, PTX_SREG_NCTAID_Y, PTX_SREG_NCTAID_Z,
+    PTX_SREG_TID_X,
+    PTX_SREG_TID_Y,
+    PTX_SREG_TID_Z,
+    PTX_SREG_NTID_X,
+    PTX_SREG_NTID_Y,
+    PTX_SREG_NTID_Z,
+    PTX_SREG_CTAID_X,
+    PTX_SREG_CTAID_Y,
+    PTX_SREG_CTAID_Z,
+    PTX_SREG_NCTAID_X,
+    PTX_SREG_NCTAID_Y,
+    PTX_SREG_NCTAID_Z,
     PTX_SREG_ZERO, /* the .w members */
-    PTX_SREG_LANEID, PTX_SREG_WARPID, PTX_SREG_NWARPID, PTX_SREG_SMID, PTX_SREG_NSMID, PTX_SREG_GRIDID,
-    PTX_SREG_LANEMASK_EQ, PTX_SREG_LANEMASK_LE, PTX_SREG_LANEMASK_LT, PTX_SREG_LANEMASK_GE, PTX_SREG_LANEMASK_GT,
-    PTX_SREG_CLOCK, PTX_SREG_CLOCK_HI, PTX_SREG_CLOCK64, PTX_SREG_GLOBALTIMER, PTX_SREG_GLOBALTIMER_LO,
-    PTX_SREG_GLOBALTIMER_HI, PTX_SREG_DYNAMIC_SMEM, PTX_SREG_TOTAL_SMEM,
+    PTX_SREG_LANEID,
+    PTX_SREG_WARPID,
+    PTX_SREG_NWARPID,
+    PTX_SREG_SMID,
+    PTX_SREG_NSMID,
+    PTX_SREG_GRIDID,
+    PTX_SREG_LANEMASK_EQ,
+    PTX_SREG_LANEMASK_LE,
+    PTX_SREG_LANEMASK_LT,
+    PTX_SREG_LANEMASK_GE,
+    PTX_SREG_LANEMASK_GT,
+    PTX_SREG_CLOCK,
+    PTX_SREG_CLOCK_HI,
+    PTX_SREG_CLOCK64,
+    PTX_SREG_GLOBALTIMER,
+    PTX_SREG_GLOBALTIMER_LO,
+    PTX_SREG_GLOBALTIMER_HI,
+    PTX_SREG_DYNAMIC_SMEM,
+    PTX_SREG_TOTAL_SMEM,
 };
 
 /* One value that a call copies between two frames: `bytes` of a lane, found at offset + lane * stride. */
@@ -168,7 +191,7 @@ struct ptx_function {
     struct ptx_call *calls;
     struct ptx_shared_use *shared_uses;
     /* After the whole text: for entries, what a launch needs. */
-    uint32_t stack_bytes;   /* of frames, per warp */
+    uint32_t stack_bytes;    /* of frames, per warp */
     uint32_t *shared_offset; /* per shared variable of the module; entries only */
     uint32_t dynamic_shared_offset;
     uint8_t visit; /* walks over the call graph */

@@ -40,14 +40,16 @@ struct ptx_grid {
     uint32_t fault_thread;
 };
 
-static uint64_t next_random(uint64_t *state) {
+static uint64_t next_random(uint64_t *state)
+{
     uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
     return z ^ z >> 31;
 }
 
-struct ptx_grid *ptx_grid_create(const struct ptx_grid_args *args) {
+struct ptx_grid *ptx_grid_create(const struct ptx_grid_args *args)
+{
     static _Atomic(uint64_t) last_id;
     const struct ptx_function *f = args->function;
     size_t params_bytes = (f->formal_bytes + 15) & ~15u;
@@ -67,8 +69,8 @@ struct ptx_grid *ptx_grid_create(const struct ptx_grid_args *args) {
     g->total = (uint64_t)args->grid[0] * args->grid[1] * args->grid[2];
     g->shape.threads = args->block[0] * args->block[1] * args->block[2];
     memcpy(g->shape.ntid, args->block, sizeof(g->shape.ntid));
-    g->shape.shared_bytes =
-        args->dynamic_shared_bytes ? f->dynamic_shared_offset + args->dynamic_shared_bytes : f->info.static_shared_bytes;
+    g->shape.shared_bytes = args->dynamic_shared_bytes ? f->dynamic_shared_offset + args->dynamic_shared_bytes
+                                                       : f->info.static_shared_bytes;
     g->shape.stack_bytes = f->stack_bytes;
     g->shape.local_bytes = f->info.local_bytes;
     g->interp = ptx_interp_best();
@@ -78,7 +80,8 @@ struct ptx_grid *ptx_grid_create(const struct ptx_grid_args *args) {
     return g;
 }
 
-void ptx_grid_destroy(struct ptx_grid *g) {
+void ptx_grid_destroy(struct ptx_grid *g)
+{
     if (!g)
         return;
     for (uint32_t i = 0; i < g->ready_count; i++)
@@ -91,7 +94,8 @@ void ptx_grid_destroy(struct ptx_grid *g) {
     free(g);
 }
 
-static bool push(struct ptx_block ***list, uint32_t *count, uint32_t *capacity, struct ptx_block *b) {
+static bool push(struct ptx_block ***list, uint32_t *count, uint32_t *capacity, struct ptx_block *b)
+{
     if (*count == *capacity) {
         uint32_t more = *capacity ? *capacity * 2 : 8;
         struct ptx_block **bigger = realloc(*list, more * sizeof(*bigger));
@@ -104,7 +108,8 @@ static bool push(struct ptx_block ***list, uint32_t *count, uint32_t *capacity, 
     return true;
 }
 
-static struct ptx_block *start_locked(struct ptx_grid *g) {
+static struct ptx_block *start_locked(struct ptx_grid *g)
+{
     struct ptx_block *b = g->spare_count ? g->spare[--g->spare_count] : ptx_block_create(&g->shape);
     if (!b)
         return NULL;
@@ -117,9 +122,10 @@ static struct ptx_block *start_locked(struct ptx_grid *g) {
 }
 
 /* A block for this thread, or NULL. */
-static struct ptx_block *choose_locked(struct ptx_grid *g) {
-    bool may_start = g->next < g->total && g->alive < g->args.max_resident_blocks &&
-                     (!g->ready_count || g->alive < g->alive_limit);
+static struct ptx_block *choose_locked(struct ptx_grid *g)
+{
+    bool may_start =
+        g->next < g->total && g->alive < g->args.max_resident_blocks && (!g->ready_count || g->alive < g->alive_limit);
     uint32_t choices = g->ready_count + may_start;
     if (!choices)
         return NULL;
@@ -135,7 +141,8 @@ static struct ptx_block *choose_locked(struct ptx_grid *g) {
     return b;
 }
 
-static void add_counters(struct ptx_counters *to, const struct ptx_counters *from) {
+static void add_counters(struct ptx_counters *to, const struct ptx_counters *from)
+{
     to->warp_instructions += from->warp_instructions;
     to->thread_instructions += from->thread_instructions;
     to->flops += from->flops;
@@ -145,7 +152,8 @@ static void add_counters(struct ptx_counters *to, const struct ptx_counters *fro
     }
 }
 
-static void note_fault_locked(struct ptx_grid *g, const struct ptx_run *r) {
+static void note_fault_locked(struct ptx_grid *g, const struct ptx_run *r)
+{
     uint64_t block = r->block->linear;
     bool first = g->fault.kind == PTX_FAULT_NONE || block < g->fault_block ||
                  (block == g->fault_block && r->fault_thread < g->fault_thread);
@@ -157,7 +165,8 @@ static void note_fault_locked(struct ptx_grid *g, const struct ptx_run *r) {
     atomic_store_explicit(&g->stop, true, memory_order_relaxed);
 }
 
-static void init_run(struct ptx_run *r, const struct ptx_grid *g) {
+static void init_run(struct ptx_run *r, const struct ptx_grid *g)
+{
     const struct ptx_function *f = g->args.function;
     memset(r, 0, sizeof(*r));
     r->module = f->module;
@@ -178,13 +187,15 @@ static void init_run(struct ptx_run *r, const struct ptx_grid *g) {
     r->clock_ns = g->args.clock_ns;
 }
 
-static void finish_slice_locked(struct ptx_grid *g, struct ptx_run *r, enum ptx_slice how) {
+static void finish_slice_locked(struct ptx_grid *g, struct ptx_run *r, enum ptx_slice how)
+{
     struct ptx_block *b = r->block;
     g->slices_since_end++;
     if (how == PTX_SLICE_FAULT)
         note_fault_locked(g, r);
     if (how == PTX_SLICE_SPENT && push(&g->ready, &g->ready_count, &g->ready_capacity, b)) {
-        if (g->slices_since_end >= (uint64_t)PATIENT_ROUNDS * g->alive && g->alive_limit < g->args.max_resident_blocks) {
+        if (g->slices_since_end >= (uint64_t)PATIENT_ROUNDS * g->alive &&
+            g->alive_limit < g->args.max_resident_blocks) {
             g->alive_limit = g->alive_limit > UINT32_MAX / 2 ? UINT32_MAX : g->alive_limit * 2;
             g->slices_since_end = 0;
         }
@@ -203,13 +214,15 @@ static void finish_slice_locked(struct ptx_grid *g, struct ptx_run *r, enum ptx_
         ptx_block_destroy(b);
 }
 
-static bool is_done_locked(const struct ptx_grid *g) {
+static bool is_done_locked(const struct ptx_grid *g)
+{
     bool stopped = atomic_load_explicit(&g->stop, memory_order_relaxed);
     return (g->finished == g->total || stopped) && !g->running;
 }
 
 /* Host threads may come with other rounding or flushing; kernels need the default. Returns what was set. */
-static uint32_t enter_float_mode(void) {
+static uint32_t enter_float_mode(void)
+{
 #if defined(__x86_64__)
     uint32_t before = _mm_getcsr();
     if ((before & 0xffc0) != 0x1f80)
@@ -226,7 +239,8 @@ static uint32_t enter_float_mode(void) {
 #endif
 }
 
-static void leave_float_mode(uint32_t before) {
+static void leave_float_mode(uint32_t before)
+{
 #if defined(__x86_64__)
     if ((before & 0xffc0) != 0x1f80)
         _mm_setcsr(before);
@@ -239,7 +253,8 @@ static void leave_float_mode(uint32_t before) {
 }
 
 /* Runs slices until the budget is used up or nothing is there to run. The lock is held at entry and exit. */
-static enum ptx_progress run_locked(struct ptx_grid *g, uint64_t budget) {
+static enum ptx_progress run_locked(struct ptx_grid *g, uint64_t budget)
+{
     uint64_t used = 0;
     bool ran = false;
     struct ptx_run r;
@@ -271,7 +286,8 @@ static enum ptx_progress run_locked(struct ptx_grid *g, uint64_t budget) {
     return ran && !atomic_load_explicit(&g->stop, memory_order_relaxed) ? PTX_RUNNING : PTX_IDLE;
 }
 
-enum ptx_progress ptx_grid_run(struct ptx_grid *g, uint64_t warp_instructions) {
+enum ptx_progress ptx_grid_run(struct ptx_grid *g, uint64_t warp_instructions)
+{
     uint32_t mode = enter_float_mode();
     pthread_mutex_lock(&g->lock);
     enum ptx_progress progress = run_locked(g, warp_instructions ? warp_instructions : 1);
@@ -280,7 +296,8 @@ enum ptx_progress ptx_grid_run(struct ptx_grid *g, uint64_t warp_instructions) {
     return progress;
 }
 
-void ptx_grid_abort(struct ptx_grid *g) {
+void ptx_grid_abort(struct ptx_grid *g)
+{
     pthread_mutex_lock(&g->lock);
     if (g->fault.kind == PTX_FAULT_NONE && g->finished < g->total) {
         g->fault = (struct ptx_fault){.kind = PTX_FAULT_ABORTED, .space = "generic"};
@@ -291,10 +308,12 @@ void ptx_grid_abort(struct ptx_grid *g) {
     pthread_mutex_unlock(&g->lock);
 }
 
-const struct ptx_fault *ptx_grid_fault(const struct ptx_grid *g) {
+const struct ptx_fault *ptx_grid_fault(const struct ptx_grid *g)
+{
     return &g->fault;
 }
 
-const struct ptx_counters *ptx_grid_counters(const struct ptx_grid *g) {
+const struct ptx_counters *ptx_grid_counters(const struct ptx_grid *g)
+{
     return &g->counters;
 }

@@ -12,51 +12,59 @@
 #define NAN32 0x7fffffffu
 #define NAN64 UINT64_C(0x7ff8000000000000)
 
-static float f32_of(uint64_t bits) {
+static float f32_of(uint64_t bits)
+{
     uint32_t low = (uint32_t)bits;
     float f;
     memcpy(&f, &low, 4);
     return f;
 }
 
-static uint64_t bits_f32(float f) {
+static uint64_t bits_f32(float f)
+{
     uint32_t bits;
     memcpy(&bits, &f, 4);
     return isnan(f) ? NAN32 : bits;
 }
 
-static double f64_of(uint64_t bits) {
+static double f64_of(uint64_t bits)
+{
     double f;
     memcpy(&f, &bits, 8);
     return f;
 }
 
-static uint64_t bits_f64(double f) {
+static uint64_t bits_f64(double f)
+{
     uint64_t bits;
     memcpy(&bits, &f, 8);
     return isnan(f) ? NAN64 : bits;
 }
 
 /* Sign-extends the low bits of an operand of 2^log2 bytes when the type is signed. */
-static int64_t signed_of(uint64_t a, unsigned log2) {
+static int64_t signed_of(uint64_t a, unsigned log2)
+{
     unsigned shift = 64 - (8u << log2);
     return (int64_t)(a << shift) >> shift;
 }
 
-static uint64_t lane_add_sat(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_add_sat(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     (void)c, (void)imm;
     int64_t sum = (int64_t)(int32_t)a + (int32_t)b;
     return (uint64_t)(sum > INT32_MAX ? INT32_MAX : sum < INT32_MIN ? INT32_MIN : sum);
 }
 
-static uint64_t lane_sub_sat(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_sub_sat(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     (void)c, (void)imm;
     int64_t sum = (int64_t)(int32_t)a - (int32_t)b;
     return (uint64_t)(sum > INT32_MAX ? INT32_MAX : sum < INT32_MIN ? INT32_MIN : sum);
 }
 
 /* imm: 0x200 = the high 32 of 48 product bits. c is 0 for mul24. */
-static uint64_t lane_mul24(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_mul24(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     int64_t x = (int64_t)(a & 0xffffff), y = (int64_t)(b & 0xffffff);
     if (imm & PTX_LANE_SIGNED) {
         x = (int64_t)((uint64_t)x << 40) >> 40;
@@ -66,12 +74,14 @@ static uint64_t lane_mul24(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
     return (uint64_t)(imm & 0x200 ? product >> 16 : product) + c;
 }
 
-static uint64_t lane_sad(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_sad(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     bool less = imm & PTX_LANE_SIGNED ? signed_of(a, imm & 3) < signed_of(b, imm & 3) : a < b;
     return c + (less ? b - a : a - b);
 }
 
-static uint64_t extract(uint64_t a, unsigned pos, unsigned len, unsigned msb, bool is_signed) {
+static uint64_t extract(uint64_t a, unsigned pos, unsigned len, unsigned msb, bool is_signed)
+{
     unsigned last = pos + len - 1 < msb ? pos + len - 1 : msb;
     bool sign = is_signed && len && (a >> last & 1);
     unsigned taken = pos > msb ? 0 : len < msb + 1 - pos ? len : msb + 1 - pos;
@@ -83,15 +93,18 @@ static uint64_t extract(uint64_t a, unsigned pos, unsigned len, unsigned msb, bo
     return field;
 }
 
-static uint64_t lane_bfe_u(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_bfe_u(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     return extract(a, b & 0xff, c & 0xff, (8u << imm) - 1, false);
 }
 
-static uint64_t lane_bfe_s(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_bfe_s(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     return extract(a, b & 0xff, c & 0xff, (8u << imm) - 1, true);
 }
 
-static uint64_t lane_bfi(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_bfi(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     unsigned pos = c & 0xff, len = c >> 32 & 0xff, msb = (8u << imm) - 1;
     if (pos > msb || !len)
         return b;
@@ -101,34 +114,21 @@ static uint64_t lane_bfi(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
     return (b & ~mask) | (a << pos & mask);
 }
 
-static uint64_t lane_prmt(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_prmt(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     uint64_t bytes = (a & 0xffffffff) | b << 32, result = 0;
     unsigned n = c & 3;
     for (unsigned i = 0; i < 4; i++) {
         unsigned from;
         bool spread = false;
         switch ((enum ptx_prmt)imm) {
-        case PTX_PRMT_F4E:
-            from = n + i;
-            break;
-        case PTX_PRMT_B4E:
-            from = (n - i) & 7;
-            break;
-        case PTX_PRMT_RC8:
-            from = n;
-            break;
-        case PTX_PRMT_ECL:
-            from = i > n ? i : n;
-            break;
-        case PTX_PRMT_ECR:
-            from = i < n ? i : n;
-            break;
-        case PTX_PRMT_RC16:
-            from = (n & 1) * 2 + (i & 1);
-            break;
-        default:
-            from = c >> 4 * i & 7;
-            spread = c >> (4 * i + 3) & 1;
+        case PTX_PRMT_F4E: from = n + i; break;
+        case PTX_PRMT_B4E: from = (n - i) & 7; break;
+        case PTX_PRMT_RC8: from = n; break;
+        case PTX_PRMT_ECL: from = i > n ? i : n; break;
+        case PTX_PRMT_ECR: from = i < n ? i : n; break;
+        case PTX_PRMT_RC16: from = (n & 1) * 2 + (i & 1); break;
+        default: from = c >> 4 * i & 7; spread = c >> (4 * i + 3) & 1;
         }
         uint64_t byte = bytes >> 8 * from & 0xff;
         if (spread)
@@ -138,7 +138,8 @@ static uint64_t lane_prmt(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
     return result;
 }
 
-static uint64_t lane_brev(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_brev(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     (void)b, (void)c;
     unsigned bits = 8u << (imm & 3);
     uint64_t result = 0;
@@ -148,7 +149,8 @@ static uint64_t lane_brev(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
 }
 
 /* imm: 0x200 = as a shift amount. */
-static uint64_t lane_bfind(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_bfind(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     (void)b, (void)c;
     unsigned log2 = imm & 3;
     if (imm & PTX_LANE_SIGNED) {
@@ -162,13 +164,15 @@ static uint64_t lane_bfind(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
 }
 
 /* The clamped forms; imm 1 = right. */
-static uint64_t lane_shf(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_shf(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     uint64_t both = b << 32 | (a & 0xffffffff);
     unsigned n = (uint32_t)c > 32 ? 32 : (unsigned)c;
     return imm ? both >> n : (both << n) >> 32;
 }
 
-static uint64_t lane_lop3(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_lop3(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     uint64_t result = 0;
     for (unsigned i = 0; i < 8; i++)
         if (imm >> i & 1)
@@ -177,7 +181,8 @@ static uint64_t lane_lop3(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
 }
 
 /* imm: bit 0 = a signed, bit 1 = b signed. */
-static uint64_t lane_dp4a(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_dp4a(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     uint64_t sum = c;
     for (unsigned i = 0; i < 4; i++) {
         int64_t x = imm & 1 ? (int8_t)(a >> 8 * i) : (uint8_t)(a >> 8 * i);
@@ -187,78 +192,57 @@ static uint64_t lane_dp4a(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
     return sum;
 }
 
-static void set_round(unsigned round) {
+static void set_round(unsigned round)
+{
     static const int modes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
     fesetround(modes[round]);
 }
 
-static uint64_t lane_arith_f32(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_arith_f32(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     volatile float x = f32_of(a), y = f32_of(b), z = f32_of(c), result;
     set_round(imm >> 8 & 3);
     switch ((enum ptx_arith)(imm & 0xff)) {
-    case PTX_ARITH_ADD:
-        result = x + y;
-        break;
-    case PTX_ARITH_SUB:
-        result = x - y;
-        break;
-    case PTX_ARITH_MUL:
-        result = x * y;
-        break;
-    case PTX_ARITH_FMA:
-        result = fmaf(x, y, z);
-        break;
-    case PTX_ARITH_DIV:
-        result = x / y;
-        break;
-    case PTX_ARITH_SQRT:
-        result = sqrtf(x);
-        break;
-    default:
-        result = 1.0f / x;
+    case PTX_ARITH_ADD: result = x + y; break;
+    case PTX_ARITH_SUB: result = x - y; break;
+    case PTX_ARITH_MUL: result = x * y; break;
+    case PTX_ARITH_FMA: result = fmaf(x, y, z); break;
+    case PTX_ARITH_DIV: result = x / y; break;
+    case PTX_ARITH_SQRT: result = sqrtf(x); break;
+    default: result = 1.0f / x;
     }
     set_round(PTX_ROUND_RN);
     return bits_f32(result);
 }
 
-static uint64_t lane_arith_f64(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_arith_f64(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     volatile double x = f64_of(a), y = f64_of(b), z = f64_of(c), result;
     set_round(imm >> 8 & 3);
     switch ((enum ptx_arith)(imm & 0xff)) {
-    case PTX_ARITH_ADD:
-        result = x + y;
-        break;
-    case PTX_ARITH_SUB:
-        result = x - y;
-        break;
-    case PTX_ARITH_MUL:
-        result = x * y;
-        break;
-    case PTX_ARITH_FMA:
-        result = fma(x, y, z);
-        break;
-    case PTX_ARITH_DIV:
-        result = x / y;
-        break;
-    case PTX_ARITH_SQRT:
-        result = sqrt(x);
-        break;
-    default:
-        result = 1.0 / x;
+    case PTX_ARITH_ADD: result = x + y; break;
+    case PTX_ARITH_SUB: result = x - y; break;
+    case PTX_ARITH_MUL: result = x * y; break;
+    case PTX_ARITH_FMA: result = fma(x, y, z); break;
+    case PTX_ARITH_DIV: result = x / y; break;
+    case PTX_ARITH_SQRT: result = sqrt(x); break;
+    default: result = 1.0 / x;
     }
     set_round(PTX_ROUND_RN);
     return bits_f64(result);
 }
 
-static double half_value(uint64_t bits) {
+static double half_value(uint64_t bits)
+{
     unsigned exponent = bits >> 10 & 31, mantissa = bits & 0x3ff;
     double value = exponent == 31 ? (mantissa ? NAN : INFINITY)
-                   : exponent   ? ldexp(1024 + mantissa, (int)exponent - 25)
-                                : ldexp(mantissa, -24);
+                   : exponent     ? ldexp(1024 + mantissa, (int)exponent - 25)
+                                  : ldexp(mantissa, -24);
     return bits & 0x8000 ? -value : value;
 }
 
-static uint64_t half_bits(double value, unsigned round) {
+static uint64_t half_bits(double value, unsigned round)
+{
     uint64_t sign = signbit(value) ? 0x8000 : 0;
     double size = fabs(value);
     if (isnan(value))
@@ -268,8 +252,9 @@ static uint64_t half_bits(double value, unsigned round) {
     int exponent = size < 0x1p-14 ? -14 : ilogb(size);
     double units = ldexp(size, 10 - exponent); /* exact; 1024 .. 2047 when normal */
     double whole = trunc(units), rest = units - whole;
-    bool up = round == PTX_ROUND_RN ? rest > 0.5 || (rest == 0.5 && fmod(whole, 2) != 0)
-                                    : rest != 0 && ((round == PTX_ROUND_RM && sign) || (round == PTX_ROUND_RP && !sign));
+    bool up = round == PTX_ROUND_RN
+                  ? rest > 0.5 || (rest == 0.5 && fmod(whole, 2) != 0)
+                  : rest != 0 && ((round == PTX_ROUND_RM && sign) || (round == PTX_ROUND_RP && !sign));
     whole += up;
     if (exponent > 15 || ldexp(whole, exponent - 10) >= 65536) {
         bool to_max = round == PTX_ROUND_RZ || (round == PTX_ROUND_RM && !sign) || (round == PTX_ROUND_RP && sign);
@@ -285,7 +270,8 @@ struct cvt_value {
     __int128 integer;
 };
 
-static struct cvt_value cvt_read(uint64_t a, enum ptx_type type, bool ftz) {
+static struct cvt_value cvt_read(uint64_t a, enum ptx_type type, bool ftz)
+{
     struct cvt_value v = {.is_float = ptx_type_float(type)};
     if (type == PTX_F16)
         v.real = half_value(a);
@@ -300,20 +286,18 @@ static struct cvt_value cvt_read(uint64_t a, enum ptx_type type, bool ftz) {
     return v;
 }
 
-static double to_integral(double x, unsigned round) {
+static double to_integral(double x, unsigned round)
+{
     switch ((enum ptx_round)round) {
-    case PTX_ROUND_RZ:
-        return trunc(x);
-    case PTX_ROUND_RM:
-        return floor(x);
-    case PTX_ROUND_RP:
-        return ceil(x);
-    default:
-        return nearbyint(x);
+    case PTX_ROUND_RZ: return trunc(x);
+    case PTX_ROUND_RM: return floor(x);
+    case PTX_ROUND_RP: return ceil(x);
+    default: return nearbyint(x);
     }
 }
 
-static uint64_t cvt_to_int(const struct cvt_value *v, enum ptx_type type, unsigned round, bool sat) {
+static uint64_t cvt_to_int(const struct cvt_value *v, enum ptx_type type, unsigned round, bool sat)
+{
     unsigned bits = 8u << ptx_type_log2(type);
     bool is_signed = ptx_type_signed(type);
     __int128 max = ((__int128)1 << (bits - is_signed)) - 1, min = is_signed ? -max - 1 : 0, value = v->integer;
@@ -328,7 +312,8 @@ static uint64_t cvt_to_int(const struct cvt_value *v, enum ptx_type type, unsign
     return is_signed ? (uint64_t)signed_of(low, ptx_type_log2(type)) : low & (UINT64_MAX >> (64 - bits));
 }
 
-static float rounded_f32(const struct cvt_value *v, unsigned round) {
+static float rounded_f32(const struct cvt_value *v, unsigned round)
+{
     volatile double real = v->real;
     volatile float result;
     set_round(round);
@@ -342,7 +327,8 @@ static float rounded_f32(const struct cvt_value *v, unsigned round) {
     return result;
 }
 
-static double rounded_f64(const struct cvt_value *v, unsigned round) {
+static double rounded_f64(const struct cvt_value *v, unsigned round)
+{
     volatile double result;
     if (v->is_float)
         return v->real;
@@ -355,7 +341,8 @@ static double rounded_f64(const struct cvt_value *v, unsigned round) {
     return result;
 }
 
-static uint64_t lane_cvt(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_cvt(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     (void)b, (void)c;
     enum ptx_type to = (enum ptx_type)(imm & 0xff), from = (enum ptx_type)(imm >> 8 & 0xff);
     unsigned round = imm >> 16 & 3;
@@ -390,7 +377,8 @@ static uint64_t lane_cvt(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
 }
 
 /* Beyond 2^126 the fast division's reciprocal is zero, as the ISA says. */
-static uint64_t lane_div_approx(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_div_approx(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     (void)c, (void)imm;
     float x = f32_of(a), y = f32_of(b);
     if (fabsf(y) > 0x1p126f && !isinf(y)) {
@@ -402,37 +390,35 @@ static uint64_t lane_div_approx(uint64_t a, uint64_t b, uint64_t c, uint64_t imm
 }
 
 /* The ISA's approximation works on the upper 32 bits and flushes. */
-static uint64_t flush_f64(uint64_t bits) {
+static uint64_t flush_f64(uint64_t bits)
+{
     return bits & UINT64_C(0x7ff0000000000000) ? bits : bits & (UINT64_C(1) << 63);
 }
 
-static uint64_t lane_rcp_approx_f64(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_rcp_approx_f64(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     (void)b, (void)c, (void)imm;
     uint64_t result = bits_f64(1.0 / f64_of(flush_f64(a) & ~UINT64_C(0xffffffff)));
     return flush_f64(result) & ~UINT64_C(0xffffffff);
 }
 
-static uint64_t lane_rsqrt_approx_f64(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_rsqrt_approx_f64(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     (void)b, (void)c;
     return bits_f64(1.0 / sqrt(f64_of(imm ? flush_f64(a) : a)));
 }
 
-static uint64_t lane_testp(uint64_t a, uint64_t b, uint64_t c, uint64_t imm) {
+static uint64_t lane_testp(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
     (void)b, (void)c;
     int kind = imm & PTX_TESTP_F64 ? fpclassify(f64_of(a)) : fpclassify(f32_of(a));
     switch ((enum ptx_testp)(imm & 7)) {
-    case PTX_TESTP_FINITE:
-        return kind != FP_NAN && kind != FP_INFINITE;
-    case PTX_TESTP_INFINITE:
-        return kind == FP_INFINITE;
-    case PTX_TESTP_NUMBER:
-        return kind != FP_NAN;
-    case PTX_TESTP_NOTANUMBER:
-        return kind == FP_NAN;
-    case PTX_TESTP_NORMAL:
-        return kind == FP_NORMAL;
-    default:
-        return kind == FP_SUBNORMAL;
+    case PTX_TESTP_FINITE: return kind != FP_NAN && kind != FP_INFINITE;
+    case PTX_TESTP_INFINITE: return kind == FP_INFINITE;
+    case PTX_TESTP_NUMBER: return kind != FP_NAN;
+    case PTX_TESTP_NOTANUMBER: return kind == FP_NAN;
+    case PTX_TESTP_NORMAL: return kind == FP_NORMAL;
+    default: return kind == FP_SUBNORMAL;
     }
 }
 
@@ -445,7 +431,8 @@ ptx_lane_fn *const ptx_lane_functions[PTX_LANE_COUNT] = {
 /* The first 256 bits of 2/pi, from the binary point. */
 static const uint64_t two_over_pi[4] = {TWO_OVER_PI_WORDS};
 
-double ptx_reduce_large(float x, unsigned *quadrant_out) {
+double ptx_reduce_large(float x, unsigned *quadrant_out)
+{
     int exponent;
     double mantissa = frexp(fabs((double)x), &exponent); /* 0.5 .. 1 */
     uint64_t m = (uint64_t)ldexp(mantissa, 24);

@@ -8,21 +8,30 @@
 #include <stdint.h>
 
 #define PTX_LANE_FUNCTIONS(X)                                                                                          \
-    X(add_sat) X(sub_sat) X(mul24) X(sad) X(bfe_u) X(bfe_s) X(bfi) X(prmt) X(brev) X(bfind) X(shf) X(lop3) X(dp4a)      \
-    X(arith_f32) X(arith_f64) X(cvt) X(div_approx) X(rcp_approx_f64) X(rsqrt_approx_f64) X(testp)
+    X(add_sat)                                                                                                         \
+    X(sub_sat) X(mul24) X(sad) X(bfe_u) X(bfe_s) X(bfi) X(prmt) X(brev) X(bfind) X(shf) X(lop3) X(dp4a) X(arith_f32)   \
+        X(arith_f64) X(cvt) X(div_approx) X(rcp_approx_f64) X(rsqrt_approx_f64) X(testp)
 
 enum ptx_lane_function {
 #define X(name) PTX_LANE_##name,
     PTX_LANE_FUNCTIONS(X)
 #undef X
-    PTX_LANE_COUNT
+        PTX_LANE_COUNT
 };
 
 typedef uint64_t ptx_lane_fn(uint64_t a, uint64_t b, uint64_t c, uint64_t imm);
 extern ptx_lane_fn *const ptx_lane_functions[PTX_LANE_COUNT];
 
 /* imm of arith: operation | rounding << 8 */
-enum ptx_arith { PTX_ARITH_ADD, PTX_ARITH_SUB, PTX_ARITH_MUL, PTX_ARITH_FMA, PTX_ARITH_DIV, PTX_ARITH_SQRT, PTX_ARITH_RCP };
+enum ptx_arith {
+    PTX_ARITH_ADD,
+    PTX_ARITH_SUB,
+    PTX_ARITH_MUL,
+    PTX_ARITH_FMA,
+    PTX_ARITH_DIV,
+    PTX_ARITH_SQRT,
+    PTX_ARITH_RCP
+};
 enum ptx_round { PTX_ROUND_RN, PTX_ROUND_RZ, PTX_ROUND_RM, PTX_ROUND_RP };
 
 /* imm of cvt: result type | source type << 8 | rounding << 16 | flags. Rounding to integral when CVT_INTEGRAL. */
@@ -32,7 +41,12 @@ enum ptx_round { PTX_ROUND_RN, PTX_ROUND_RZ, PTX_ROUND_RM, PTX_ROUND_RP };
 
 /* imm of testp */
 enum ptx_testp {
-    PTX_TESTP_FINITE, PTX_TESTP_INFINITE, PTX_TESTP_NUMBER, PTX_TESTP_NOTANUMBER, PTX_TESTP_NORMAL, PTX_TESTP_SUBNORMAL,
+    PTX_TESTP_FINITE,
+    PTX_TESTP_INFINITE,
+    PTX_TESTP_NUMBER,
+    PTX_TESTP_NOTANUMBER,
+    PTX_TESTP_NORMAL,
+    PTX_TESTP_SUBNORMAL,
     PTX_TESTP_F64 = 8,
 };
 /* imm of prmt */

@@ -3,15 +3,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_ident(char c) {
+static bool is_ident(char c)
+{
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '$';
 }
 
-static bool is_digit(char c) {
+static bool is_digit(char c)
+{
     return c >= '0' && c <= '9';
 }
 
-static int hex_value(char c) {
+static int hex_value(char c)
+{
     if (is_digit(c))
         return c - '0';
     if (c >= 'a' && c <= 'f')
@@ -22,7 +25,8 @@ static int hex_value(char c) {
 }
 
 /* Skips blanks, comments and line ends. False at an unclosed comment. */
-static bool skip_space(struct ptx_lexer *lexer) {
+static bool skip_space(struct ptx_lexer *lexer)
+{
     while (lexer->at < lexer->end) {
         char c = *lexer->at;
         if (c == '\n') {
@@ -51,7 +55,8 @@ static bool skip_space(struct ptx_lexer *lexer) {
     return true;
 }
 
-static bool lex_hex_bits(struct ptx_token *token, unsigned digits) {
+static bool lex_hex_bits(struct ptx_token *token, unsigned digits)
+{
     if (token->bytes != digits + 2)
         return false;
     for (unsigned i = 0; i < digits; i++) {
@@ -65,7 +70,8 @@ static bool lex_hex_bits(struct ptx_token *token, unsigned digits) {
     return true;
 }
 
-static bool lex_integer(struct ptx_token *token) {
+static bool lex_integer(struct ptx_token *token)
+{
     const char *text = token->text;
     size_t bytes = token->bytes, i = 0;
     unsigned base = 10;
@@ -89,7 +95,8 @@ static bool lex_integer(struct ptx_token *token) {
     return true;
 }
 
-static bool lex_decimal_float(struct ptx_token *token) {
+static bool lex_decimal_float(struct ptx_token *token)
+{
     char text[64], *end;
     if (token->bytes >= sizeof(text))
         return false;
@@ -100,7 +107,8 @@ static bool lex_decimal_float(struct ptx_token *token) {
     return *end == '\0';
 }
 
-static void lex_number(struct ptx_lexer *lexer, struct ptx_token *token) {
+static void lex_number(struct ptx_lexer *lexer, struct ptx_token *token)
+{
     const char *at = lexer->at;
     bool is_float = false;
     bool is_hex = lexer->end - at > 1 && at[0] == '0' && strchr("xXfFdD", at[1]) && at[1];
@@ -128,7 +136,8 @@ static void lex_number(struct ptx_lexer *lexer, struct ptx_token *token) {
         token->kind = PTX_TOKEN_BAD;
 }
 
-static void lex_string(struct ptx_lexer *lexer, struct ptx_token *token) {
+static void lex_string(struct ptx_lexer *lexer, struct ptx_token *token)
+{
     const char *at = lexer->at + 1;
     while (at < lexer->end && *at != '"' && *at != '\n')
         at += *at == '\\' && lexer->end - at > 1 ? 2 : 1;
@@ -143,7 +152,8 @@ static void lex_string(struct ptx_lexer *lexer, struct ptx_token *token) {
     }
 }
 
-void ptx_lex_next(struct ptx_lexer *lexer, struct ptx_token *token_out) {
+void ptx_lex_next(struct ptx_lexer *lexer, struct ptx_token *token_out)
+{
     bool closed = skip_space(lexer);
     *token_out = (struct ptx_token){.kind = PTX_TOKEN_BAD, .text = lexer->at, .line = lexer->line};
     if (lexer->at >= lexer->end || *lexer->at == '\0') {

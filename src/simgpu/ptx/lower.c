@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROW(name, lowering, min, max, ...) {name, ptx_lower_##lowering, min, max, __VA_ARGS__}
+#define ROW(name, lowering, min, max, ...)                                                                             \
+    {                                                                                                                  \
+        name, ptx_lower_##lowering, min, max, __VA_ARGS__                                                              \
+    }
 static const struct ptx_descriptor table[] = {
     ROW("add", int_or_float, 3, 3, PTX_OP_ADD_16),
     ROW("sub", int_or_float, 3, 3, PTX_OP_SUB_16),
@@ -87,46 +90,72 @@ static const struct {
     const char *name;
     enum ptx_sreg sreg;
 } sregs[] = {
-    {"%tid.x", PTX_SREG_TID_X}, {"%tid.y", PTX_SREG_TID_Y}, {"%tid.z", PTX_SREG_TID_Z}, {"%tid.w", PTX_SREG_ZERO},
-    {"%ntid.x", PTX_SREG_NTID_X}, {"%ntid.y", PTX_SREG_NTID_Y}, {"%ntid.z", PTX_SREG_NTID_Z},
-    {"%ctaid.x", PTX_SREG_CTAID_X}, {"%ctaid.y", PTX_SREG_CTAID_Y}, {"%ctaid.z", PTX_SREG_CTAID_Z},
-    {"%ctaid.w", PTX_SREG_ZERO}, {"%nctaid.x", PTX_SREG_NCTAID_X}, {"%nctaid.y", PTX_SREG_NCTAID_Y},
-    {"%nctaid.z", PTX_SREG_NCTAID_Z}, {"%laneid", PTX_SREG_LANEID}, {"%warpid", PTX_SREG_WARPID},
-    {"%nwarpid", PTX_SREG_NWARPID}, {"%smid", PTX_SREG_SMID}, {"%nsmid", PTX_SREG_NSMID}, {"%gridid", PTX_SREG_GRIDID},
-    {"%lanemask_eq", PTX_SREG_LANEMASK_EQ}, {"%lanemask_le", PTX_SREG_LANEMASK_LE},
-    {"%lanemask_lt", PTX_SREG_LANEMASK_LT}, {"%lanemask_ge", PTX_SREG_LANEMASK_GE},
-    {"%lanemask_gt", PTX_SREG_LANEMASK_GT}, {"%clock", PTX_SREG_CLOCK}, {"%clock_hi", PTX_SREG_CLOCK_HI},
-    {"%clock64", PTX_SREG_CLOCK64}, {"%globaltimer", PTX_SREG_GLOBALTIMER}, {"%globaltimer_lo", PTX_SREG_GLOBALTIMER_LO},
-    {"%globaltimer_hi", PTX_SREG_GLOBALTIMER_HI}, {"%dynamic_smem_size", PTX_SREG_DYNAMIC_SMEM},
+    {"%tid.x", PTX_SREG_TID_X},
+    {"%tid.y", PTX_SREG_TID_Y},
+    {"%tid.z", PTX_SREG_TID_Z},
+    {"%tid.w", PTX_SREG_ZERO},
+    {"%ntid.x", PTX_SREG_NTID_X},
+    {"%ntid.y", PTX_SREG_NTID_Y},
+    {"%ntid.z", PTX_SREG_NTID_Z},
+    {"%ctaid.x", PTX_SREG_CTAID_X},
+    {"%ctaid.y", PTX_SREG_CTAID_Y},
+    {"%ctaid.z", PTX_SREG_CTAID_Z},
+    {"%ctaid.w", PTX_SREG_ZERO},
+    {"%nctaid.x", PTX_SREG_NCTAID_X},
+    {"%nctaid.y", PTX_SREG_NCTAID_Y},
+    {"%nctaid.z", PTX_SREG_NCTAID_Z},
+    {"%laneid", PTX_SREG_LANEID},
+    {"%warpid", PTX_SREG_WARPID},
+    {"%nwarpid", PTX_SREG_NWARPID},
+    {"%smid", PTX_SREG_SMID},
+    {"%nsmid", PTX_SREG_NSMID},
+    {"%gridid", PTX_SREG_GRIDID},
+    {"%lanemask_eq", PTX_SREG_LANEMASK_EQ},
+    {"%lanemask_le", PTX_SREG_LANEMASK_LE},
+    {"%lanemask_lt", PTX_SREG_LANEMASK_LT},
+    {"%lanemask_ge", PTX_SREG_LANEMASK_GE},
+    {"%lanemask_gt", PTX_SREG_LANEMASK_GT},
+    {"%clock", PTX_SREG_CLOCK},
+    {"%clock_hi", PTX_SREG_CLOCK_HI},
+    {"%clock64", PTX_SREG_CLOCK64},
+    {"%globaltimer", PTX_SREG_GLOBALTIMER},
+    {"%globaltimer_lo", PTX_SREG_GLOBALTIMER_LO},
+    {"%globaltimer_hi", PTX_SREG_GLOBALTIMER_HI},
+    {"%dynamic_smem_size", PTX_SREG_DYNAMIC_SMEM},
     {"%total_smem_size", PTX_SREG_TOTAL_SMEM},
 };
 
-void ptx_lower_init_names(struct ptx_parser *p) {
+void ptx_lower_init_names(struct ptx_parser *p)
+{
     for (unsigned i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         ptx_parse_add_name(p, &p->insn_names, table[i].name, i);
     for (unsigned i = 0; i < sizeof(sregs) / sizeof(sregs[0]); i++)
         ptx_parse_add_name(p, &p->sreg_names, sregs[i].name, sregs[i].sreg);
 }
 
-static int shown(const struct ptx_stmt *s) {
+static int shown(const struct ptx_stmt *s)
+{
     size_t bytes = s->text_bytes;
     while (bytes && (s->text[bytes - 1] == ' ' || s->text[bytes - 1] == '\t' || s->text[bytes - 1] == '\n'))
         bytes--;
     return (int)(bytes < 300 ? bytes : 300);
 }
 
-void ptx_lower_unsupported(struct ptx_parser *p, const char *why) {
+void ptx_lower_unsupported(struct ptx_parser *p, const char *why)
+{
     const struct ptx_stmt *s = &p->stmt;
     if (why)
         ptx_parse_unsupported(p, s->line, "unsupported instruction '%.*s' (%s)", shown(s), s->text, why);
     ptx_parse_unsupported(p, s->line, "unsupported instruction '%.*s'", shown(s), s->text);
 }
 
-void ptx_lower_fail(struct ptx_parser *p, const char *what) {
+void ptx_lower_fail(struct ptx_parser *p, const char *what)
+{
     ptx_parse_fail(p, p->stmt.line, "%s in '%.*s'", what, shown(&p->stmt), p->stmt.text);
 }
 
-void ptx_lower(struct ptx_parser *p) {
+void ptx_lower(struct ptx_parser *p)
+{
     struct ptx_stmt *s = &p->stmt;
     const struct ptx_descriptor *d = &table[s->insn];
     if (s->operand_count < d->min_operands || s->operand_count > d->max_operands)
@@ -136,20 +165,23 @@ void ptx_lower(struct ptx_parser *p) {
         ptx_lower_unsupported(p, NULL);
 }
 
-bool ptx_take_mod(struct ptx_parser *p, enum ptx_mod mod) {
+bool ptx_take_mod(struct ptx_parser *p, enum ptx_mod mod)
+{
     uint64_t bit = UINT64_C(1) << (mod % 64), *word = &p->stmt.mods[mod / 64];
     bool there = *word & bit;
     *word &= ~bit;
     return there;
 }
 
-enum ptx_type ptx_one_type(struct ptx_parser *p) {
+enum ptx_type ptx_one_type(struct ptx_parser *p)
+{
     if (p->stmt.type_count != 1)
         ptx_lower_unsupported(p, NULL);
     return p->stmt.types[0];
 }
 
-enum ptx_round ptx_take_round(struct ptx_parser *p, bool *given_out) {
+enum ptx_round ptx_take_round(struct ptx_parser *p, bool *given_out)
+{
     enum ptx_round round = PTX_ROUND_RN;
     unsigned given = ptx_take_mod(p, PTX_M_RN);
     for (int i = PTX_M_RZ; i <= PTX_M_RP; i++) {
@@ -165,7 +197,8 @@ enum ptx_round ptx_take_round(struct ptx_parser *p, bool *given_out) {
     return round;
 }
 
-struct ptx_insn *ptx_emit(struct ptx_parser *p, int op) {
+struct ptx_insn *ptx_emit(struct ptx_parser *p, int op)
+{
     struct ptx_module *m = p->module;
     if (m->code_count >= UINT32_MAX / 2 ||
         ptx_grow((void **)&m->code, m->code_count, &m->code_capacity, sizeof(*m->code)))
@@ -176,11 +209,13 @@ struct ptx_insn *ptx_emit(struct ptx_parser *p, int op) {
     return in;
 }
 
-uint32_t ptx_temp(struct ptx_parser *p, unsigned log2) {
+uint32_t ptx_temp(struct ptx_parser *p, unsigned log2)
+{
     return ptx_frame_register(p, log2);
 }
 
-static uint32_t take_constant(struct ptx_parser *p, size_t bytes) {
+static uint32_t take_constant(struct ptx_parser *p, size_t bytes)
+{
     struct ptx_module *m = p->module;
     size_t at = (m->consts_bytes + 63) & ~(size_t)63;
     if (at + bytes > m->consts_capacity) {
@@ -199,7 +234,8 @@ static uint32_t take_constant(struct ptx_parser *p, size_t bytes) {
     return (uint32_t)at;
 }
 
-static void spread(uint8_t *at, unsigned log2, uint64_t bits) {
+static void spread(uint8_t *at, unsigned log2, uint64_t bits)
+{
     if (!log2) {
         uint32_t mask = bits & 1 ? UINT32_MAX : 0;
         memcpy(at, &mask, 4);
@@ -215,7 +251,8 @@ struct constant_key {
     uint32_t log2, global; /* global + 1 for addresses */
 };
 
-static uint32_t keyed_constant(struct ptx_parser *p, struct constant_key key, bool *is_new_out) {
+static uint32_t keyed_constant(struct ptx_parser *p, struct constant_key key, bool *is_new_out)
+{
     uintptr_t found = (uintptr_t)ptx_map_find(&p->constants, (const char *)&key, sizeof(key));
     *is_new_out = !found;
     if (found)
@@ -228,7 +265,8 @@ static uint32_t keyed_constant(struct ptx_parser *p, struct constant_key key, bo
     return at | PTX_CONST;
 }
 
-uint32_t ptx_constant(struct ptx_parser *p, unsigned log2, uint64_t bits) {
+uint32_t ptx_constant(struct ptx_parser *p, unsigned log2, uint64_t bits)
+{
     if (log2 == 1)
         bits &= 0xffff;
     else if (log2 == 2)
@@ -241,7 +279,8 @@ uint32_t ptx_constant(struct ptx_parser *p, unsigned log2, uint64_t bits) {
 }
 
 /* The address of a .global or .const variable: its value is written by ptx_module_link. */
-static uint32_t address_constant(struct ptx_parser *p, uint32_t global, uint64_t addend) {
+static uint32_t address_constant(struct ptx_parser *p, uint32_t global, uint64_t addend)
+{
     struct ptx_module *m = p->module;
     bool is_new;
     uint32_t at = keyed_constant(p, (struct constant_key){addend, 3, global + 1}, &is_new);
@@ -253,7 +292,8 @@ static uint32_t address_constant(struct ptx_parser *p, uint32_t global, uint64_t
     return at;
 }
 
-void ptx_note_shared(struct ptx_parser *p, uint32_t variable) {
+void ptx_note_shared(struct ptx_parser *p, uint32_t variable)
+{
     for (struct ptx_shared_use *use = p->function->shared_uses; use; use = use->next)
         if (use->variable == variable)
             return;
@@ -263,7 +303,8 @@ void ptx_note_shared(struct ptx_parser *p, uint32_t variable) {
     p->function->shared_uses = use;
 }
 
-static uint64_t float_bits(struct ptx_parser *p, const struct ptx_operand *o, unsigned log2, enum ptx_type type) {
+static uint64_t float_bits(struct ptx_parser *p, const struct ptx_operand *o, unsigned log2, enum ptx_type type)
+{
     uint64_t bits = o->value;
     double number = o->number;
     if (o->bits_bytes == 1u << log2)
@@ -287,10 +328,12 @@ static uint64_t float_bits(struct ptx_parser *p, const struct ptx_operand *o, un
     return bits;
 }
 
-static uint32_t source_symbol(struct ptx_parser *p, const struct ptx_operand *o, unsigned log2) {
+static uint32_t source_symbol(struct ptx_parser *p, const struct ptx_operand *o, unsigned log2)
+{
     struct ptx_symbol *symbol = o->symbol;
     if (!symbol)
-        ptx_parse_fail(p, p->stmt.line, "unknown name '%.*s'", (int)(o->name_bytes < 200 ? o->name_bytes : 200), o->name);
+        ptx_parse_fail(p, p->stmt.line, "unknown name '%.*s'", (int)(o->name_bytes < 200 ? o->name_bytes : 200),
+                       o->name);
     if (symbol->kind == PTX_SYM_GLOBAL) {
         if (log2 != 3)
             ptx_lower_fail(p, "an address needs 64 bits");
@@ -324,7 +367,8 @@ static uint32_t source_symbol(struct ptx_parser *p, const struct ptx_operand *o,
     ptx_lower_unsupported(p, "this name is no value");
 }
 
-static uint32_t source_sreg(struct ptx_parser *p, enum ptx_sreg sreg, unsigned log2) {
+static uint32_t source_sreg(struct ptx_parser *p, enum ptx_sreg sreg, unsigned log2)
+{
     bool wide = sreg == PTX_SREG_CLOCK64 || sreg == PTX_SREG_GLOBALTIMER || sreg == PTX_SREG_GRIDID;
     if (log2 != (wide ? 3 : 2) && !(sreg == PTX_SREG_GRIDID && log2 == 2))
         ptx_lower_unsupported(p, "size of a special register");
@@ -336,7 +380,8 @@ static uint32_t source_sreg(struct ptx_parser *p, enum ptx_sreg sreg, unsigned l
     return at;
 }
 
-uint32_t ptx_source(struct ptx_parser *p, const struct ptx_operand *o, unsigned log2, enum ptx_type type) {
+uint32_t ptx_source(struct ptx_parser *p, const struct ptx_operand *o, unsigned log2, enum ptx_type type)
+{
     if (o->second)
         ptx_lower_fail(p, "a pair as source");
     switch (o->kind) {
@@ -354,16 +399,14 @@ uint32_t ptx_source(struct ptx_parser *p, const struct ptx_operand *o, unsigned 
         if (log2 < 2)
             ptx_lower_fail(p, "a constant of another type");
         return ptx_constant(p, log2, float_bits(p, o, log2, type));
-    case PTX_OPERAND_SREG:
-        return source_sreg(p, o->sreg, log2);
-    case PTX_OPERAND_SYMBOL:
-        return source_symbol(p, o, log2);
-    default:
-        ptx_lower_fail(p, "an operand of the wrong kind");
+    case PTX_OPERAND_SREG: return source_sreg(p, o->sreg, log2);
+    case PTX_OPERAND_SYMBOL: return source_symbol(p, o, log2);
+    default: ptx_lower_fail(p, "an operand of the wrong kind");
     }
 }
 
-uint32_t ptx_result(struct ptx_parser *p, const struct ptx_operand *o, unsigned log2) {
+uint32_t ptx_result(struct ptx_parser *p, const struct ptx_operand *o, unsigned log2)
+{
     if (o->kind == PTX_OPERAND_SINK)
         return ptx_temp(p, log2);
     if (o->kind != PTX_OPERAND_REG || o->negated || o->log2 != log2)
@@ -371,7 +414,8 @@ uint32_t ptx_result(struct ptx_parser *p, const struct ptx_operand *o, unsigned 
     return o->reg;
 }
 
-uint32_t ptx_predicate(struct ptx_parser *p, const struct ptx_operand *o) {
+uint32_t ptx_predicate(struct ptx_parser *p, const struct ptx_operand *o)
+{
     struct ptx_operand plain = *o;
     plain.negated = false;
     uint32_t at = ptx_source(p, &plain, 0, PTX_PRED);
@@ -379,7 +423,7 @@ uint32_t ptx_predicate(struct ptx_parser *p, const struct ptx_operand *o) {
         return at;
     uint32_t not = ptx_temp(p, 0);
     struct ptx_insn *in = ptx_emit(p, PTX_OP_PNOT);
-    in->o[0] = not;
+    in->o[0] = not ;
     in->o[1] = at;
-    return not;
+    return not ;
 }

@@ -39,11 +39,14 @@ uint32_t ptx_source(struct ptx_parser *p, const struct ptx_operand *operand, uns
 uint32_t ptx_result(struct ptx_parser *p, const struct ptx_operand *operand, unsigned log2);
 /* A predicate source with its negation resolved by code. */
 uint32_t ptx_predicate(struct ptx_parser *p, const struct ptx_operand *operand);
-void ptx_lower_mem_address(struct ptx_parser *p, const struct ptx_operand *operand, enum ptx_space *space, bool is_const,
-                           uint32_t bytes, struct ptx_insn *out, bool *addr32_out);
+void ptx_lower_mem_address(struct ptx_parser *p, const struct ptx_operand *operand, enum ptx_space *space,
+                           bool is_const, uint32_t bytes, struct ptx_insn *out, bool *addr32_out);
 void ptx_note_shared(struct ptx_parser *p, uint32_t variable);
 
-static inline struct ptx_operand *ptx_operand_at(struct ptx_parser *p, unsigned i) { return &p->stmt.operands[i]; }
+static inline struct ptx_operand *ptx_operand_at(struct ptx_parser *p, unsigned i)
+{
+    return &p->stmt.operands[i];
+}
 
 /* Integer halves of instructions that floats have too. */
 void ptx_lower_int_add(struct ptx_parser *p, const struct ptx_descriptor *d);
@@ -53,10 +56,11 @@ void ptx_lower_int_div(struct ptx_parser *p, const struct ptx_descriptor *d, enu
 void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
 
 #define PTX_LOWERINGS(X)                                                                                               \
-    X(int_or_float) X(mul) X(mad) X(fma) X(div) X(rem) X(minmax) X(unary) X(logic) X(shift) X(bits) X(bfe) X(bfi)       \
-    X(prmt) X(shf) X(sad) X(lop3) X(dp4a) X(mul24) X(setp) X(set) X(selp) X(slct) X(float_unary) X(copysign) X(testp)   \
-    X(cvt) X(mov) X(ld) X(st) X(atom) X(cvta) X(isspacep) X(prefetch) X(fence) X(bra) X(brx) X(call) X(exit) X(trap)    \
-    X(bar) X(shfl) X(vote) X(activemask) X(match) X(nanosleep) X(carry)
+    X(int_or_float)                                                                                                    \
+    X(mul) X(mad) X(fma) X(div) X(rem) X(minmax) X(unary) X(logic) X(shift) X(bits) X(bfe) X(bfi) X(prmt) X(shf)       \
+        X(sad) X(lop3) X(dp4a) X(mul24) X(setp) X(set) X(selp) X(slct) X(float_unary) X(copysign) X(testp) X(cvt)      \
+            X(mov) X(ld) X(st) X(atom) X(cvta) X(isspacep) X(prefetch) X(fence) X(bra) X(brx) X(call) X(exit) X(trap)  \
+                X(bar) X(shfl) X(vote) X(activemask) X(match) X(nanosleep) X(carry)
 #define X(name) void ptx_lower_##name(struct ptx_parser *p, const struct ptx_descriptor *d);
 PTX_LOWERINGS(X)
 #undef X

@@ -4,18 +4,21 @@
 /* Each f32 operation has its f64 counterpart at this distance. */
 #define F64_OF(op) ((op) + PTX_OP_ADD_F64 - PTX_OP_ADD_F32)
 
-static bool is_real(enum ptx_type type) {
+static bool is_real(enum ptx_type type)
+{
     return type == PTX_F32 || type == PTX_F64;
 }
 
-static uint32_t unary_op(struct ptx_parser *p, int op, uint32_t result, uint32_t a) {
+static uint32_t unary_op(struct ptx_parser *p, int op, uint32_t result, uint32_t a)
+{
     struct ptx_insn *in = ptx_emit(p, op);
     in->o[0] = result;
     in->o[1] = a;
     return result;
 }
 
-static uint32_t flushed(struct ptx_parser *p, uint32_t at, bool ftz) {
+static uint32_t flushed(struct ptx_parser *p, uint32_t at, bool ftz)
+{
     return ftz ? unary_op(p, PTX_OP_FTZ_F32, ptx_temp(p, 2), at) : at;
 }
 
@@ -26,7 +29,8 @@ struct float_form {
     enum ptx_round round;
 };
 
-static struct float_form float_form(struct ptx_parser *p) {
+static struct float_form float_form(struct ptx_parser *p)
+{
     struct float_form f = {.type = ptx_one_type(p)};
     if (!is_real(f.type))
         ptx_lower_unsupported(p, NULL);
@@ -40,7 +44,9 @@ static struct float_form float_form(struct ptx_parser *p) {
 }
 
 /* Operation `op` (of f32) on operands 1 .. count, with what the form asks for around it. */
-static void arith(struct ptx_parser *p, const struct float_form *f, int op, int arith_kind, unsigned count, unsigned flops) {
+static void arith(struct ptx_parser *p, const struct float_form *f, int op, int arith_kind, unsigned count,
+                  unsigned flops)
+{
     uint32_t from[3] = {0};
     for (unsigned i = 0; i < count; i++)
         from[i] = flushed(p, ptx_source(p, ptx_operand_at(p, i + 1), f->log2, f->type), f->ftz);
@@ -66,7 +72,8 @@ static void arith(struct ptx_parser *p, const struct float_form *f, int op, int 
         unary_op(p, PTX_OP_SAT_F32, result, result);
 }
 
-void ptx_lower_int_or_float(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_int_or_float(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     bool is_add = d->op == PTX_OP_ADD_16;
     if (p->stmt.type_count != 1 || !is_real(p->stmt.types[0])) {
         ptx_lower_int_add(p, d);
@@ -76,7 +83,8 @@ void ptx_lower_int_or_float(struct ptx_parser *p, const struct ptx_descriptor *d
     arith(p, &f, is_add ? PTX_OP_ADD_F32 : PTX_OP_SUB_F32, is_add ? PTX_ARITH_ADD : PTX_ARITH_SUB, 2, 1);
 }
 
-void ptx_lower_mul(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_mul(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     enum ptx_type type = ptx_one_type(p);
     if (ptx_type_int(type)) {
@@ -87,7 +95,8 @@ void ptx_lower_mul(struct ptx_parser *p, const struct ptx_descriptor *d) {
     arith(p, &f, PTX_OP_MUL_F32, PTX_ARITH_MUL, 2, 1);
 }
 
-void ptx_lower_fma(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_fma(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     struct float_form f = float_form(p);
     if (!f.round_given)
@@ -95,7 +104,8 @@ void ptx_lower_fma(struct ptx_parser *p, const struct ptx_descriptor *d) {
     arith(p, &f, PTX_OP_FMA_F32, PTX_ARITH_FMA, 3, 2);
 }
 
-void ptx_lower_mad(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_mad(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     enum ptx_type type = ptx_one_type(p);
     if (ptx_type_int(type))
         ptx_lower_int_mad(p, type);
@@ -103,7 +113,8 @@ void ptx_lower_mad(struct ptx_parser *p, const struct ptx_descriptor *d) {
         ptx_lower_fma(p, d);
 }
 
-void ptx_lower_div(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_div(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     enum ptx_type type = ptx_one_type(p);
     if (ptx_type_int(type)) {
         ptx_lower_int_div(p, d, type);
@@ -130,7 +141,8 @@ void ptx_lower_div(struct ptx_parser *p, const struct ptx_descriptor *d) {
         unary_op(p, PTX_OP_FTZ_F32, result, result);
 }
 
-void ptx_lower_minmax(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_minmax(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     enum ptx_type type = ptx_one_type(p);
     bool is_min = d->op == PTX_OP_MIN_U_16;
     if (ptx_type_int(type)) {
@@ -144,7 +156,8 @@ void ptx_lower_minmax(struct ptx_parser *p, const struct ptx_descriptor *d) {
     arith(p, &f, is_min ? PTX_OP_MIN_F32 : PTX_OP_MAX_F32, 0, 2, 1);
 }
 
-void ptx_lower_unary(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_unary(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     enum ptx_type type = ptx_one_type(p);
     if (ptx_type_int(type)) {
         ptx_lower_int_unary(p, d, type);
@@ -157,7 +170,8 @@ void ptx_lower_unary(struct ptx_parser *p, const struct ptx_descriptor *d) {
 }
 
 /* rcp, sqrt: .approx or rounded, f32 or f64. The rest: .approx only. */
-void ptx_lower_float_unary(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_float_unary(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     struct float_form f = float_form(p);
     bool approx = ptx_take_mod(p, PTX_M_APPROX);
     bool rounds = d->op == PTX_OP_RCP_F32 || d->op == PTX_OP_SQRT_F32;
@@ -184,7 +198,8 @@ void ptx_lower_float_unary(struct ptx_parser *p, const struct ptx_descriptor *d)
     arith(p, &f, d->op, d->op == PTX_OP_RCP_F32 ? PTX_ARITH_RCP : PTX_ARITH_SQRT, 1, 1);
 }
 
-void ptx_lower_copysign(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_copysign(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     struct float_form f = float_form(p);
     if (f.sat || f.round_given || f.ftz)
@@ -192,7 +207,8 @@ void ptx_lower_copysign(struct ptx_parser *p, const struct ptx_descriptor *d) {
     arith(p, &f, PTX_OP_COPYSIGN_F32, 0, 2, 0);
 }
 
-void ptx_lower_testp(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_testp(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     enum ptx_type type = ptx_one_type(p);
     int kind = -1;
@@ -217,7 +233,8 @@ void ptx_lower_testp(struct ptx_parser *p, const struct ptx_descriptor *d) {
 }
 
 /* The compare operation that the modifiers and the type name. */
-static int compare_op(struct ptx_parser *p, enum ptx_type type) {
+static int compare_op(struct ptx_parser *p, enum ptx_type type)
+{
     int cmp = -1, first;
     bool is_float = is_real(type);
     for (int m = PTX_M_EQ; m <= PTX_M_NAN; m++)
@@ -241,7 +258,8 @@ static int compare_op(struct ptx_parser *p, enum ptx_type type) {
 }
 
 /* setp's and set's common part: compares operands 1 and 2, combines with operand 3 if there is one. */
-static void compare(struct ptx_parser *p, enum ptx_type type, uint32_t result, uint32_t second) {
+static void compare(struct ptx_parser *p, enum ptx_type type, uint32_t result, uint32_t second)
+{
     uint32_t combine = PTX_BOOL_NONE;
     for (int m = PTX_M_AND; m <= PTX_M_XOR; m++)
         if (!combine && ptx_take_mod(p, (enum ptx_mod)m))
@@ -264,14 +282,16 @@ static void compare(struct ptx_parser *p, enum ptx_type type, uint32_t result, u
     in->flops = is_real(type);
 }
 
-void ptx_lower_setp(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_setp(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     struct ptx_operand first = *ptx_operand_at(p, 0);
     uint32_t result = ptx_result(p, &first, 0);
     compare(p, ptx_one_type(p), result, first.second);
 }
 
-static void select_op(struct ptx_parser *p, unsigned log2, uint32_t result, uint32_t a, uint32_t b, uint32_t pred) {
+static void select_op(struct ptx_parser *p, unsigned log2, uint32_t result, uint32_t a, uint32_t b, uint32_t pred)
+{
     struct ptx_insn *in = ptx_emit(p, PTX_OP_SELP_16 + (int)log2 - 1);
     in->o[0] = result;
     in->o[1] = a;
@@ -279,7 +299,8 @@ static void select_op(struct ptx_parser *p, unsigned log2, uint32_t result, uint
     in->o[3] = pred;
 }
 
-void ptx_lower_set(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_set(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     struct ptx_stmt *s = &p->stmt;
     if (s->type_count != 2 || ptx_type_log2(s->types[0]) != 2 || s->types[0] == PTX_B32)
@@ -290,7 +311,8 @@ void ptx_lower_set(struct ptx_parser *p, const struct ptx_descriptor *d) {
     select_op(p, 2, result, yes, no, pred);
 }
 
-void ptx_lower_selp(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_selp(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     enum ptx_type type = ptx_one_type(p);
     unsigned log2 = ptx_type_log2(type);
@@ -302,7 +324,8 @@ void ptx_lower_selp(struct ptx_parser *p, const struct ptx_descriptor *d) {
     select_op(p, log2, ptx_result(p, ptx_operand_at(p, 0), log2), a, b, pred);
 }
 
-void ptx_lower_slct(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_slct(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     struct ptx_stmt *s = &p->stmt;
     if (s->type_count != 2 || (s->types[1] != PTX_S32 && s->types[1] != PTX_F32) || !ptx_type_log2(s->types[0]) ||
@@ -330,12 +353,14 @@ struct cvt_form {
     enum ptx_round round;
 };
 
-static bool is_cvt_int(enum ptx_type type) {
+static bool is_cvt_int(enum ptx_type type)
+{
     return type >= PTX_U8 && type <= PTX_S64;
 }
 
 /* Integer to integer without .sat: the source's low bits, extended. -1: not that simple. */
-static int cvt_int_op(const struct cvt_form *f) {
+static int cvt_int_op(const struct cvt_form *f)
+{
     unsigned to = ptx_type_log2(f->to), from = ptx_type_log2(f->from);
     unsigned low = to < from ? to : from;
     bool is_signed = ptx_type_signed(to <= from ? f->to : f->from);
@@ -348,7 +373,8 @@ static int cvt_int_op(const struct cvt_form *f) {
 }
 
 /* The frequent conversions that involve floats. -1: not one of them. */
-static int cvt_float_op(const struct cvt_form *f) {
+static int cvt_float_op(const struct cvt_form *f)
+{
     if (f->sat || f->ftz || f->to_reg != ptx_type_log2(f->to) || f->from_reg != ptx_type_log2(f->from))
         return -1;
     static const struct {
@@ -372,7 +398,8 @@ static int cvt_float_op(const struct cvt_form *f) {
     return -1;
 }
 
-static void check_cvt(struct ptx_parser *p, const struct cvt_form *f) {
+static void check_cvt(struct ptx_parser *p, const struct cvt_form *f)
+{
     bool to_float = ptx_type_float(f->to), from_float = ptx_type_float(f->from);
     if (!(to_float || is_cvt_int(f->to)) || !(from_float || is_cvt_int(f->from)))
         ptx_lower_unsupported(p, NULL);
@@ -391,7 +418,8 @@ static void check_cvt(struct ptx_parser *p, const struct cvt_form *f) {
         ptx_lower_unsupported(p, NULL);
 }
 
-static struct cvt_form cvt_form(struct ptx_parser *p) {
+static struct cvt_form cvt_form(struct ptx_parser *p)
+{
     struct ptx_stmt *s = &p->stmt;
     if (s->type_count != 2)
         ptx_lower_unsupported(p, NULL);
@@ -411,7 +439,8 @@ static struct cvt_form cvt_form(struct ptx_parser *p) {
     return f;
 }
 
-void ptx_lower_cvt(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_cvt(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     struct cvt_form f = cvt_form(p);
     const struct ptx_operand *to = ptx_operand_at(p, 0), *from = ptx_operand_at(p, 1);

@@ -3,12 +3,14 @@
 
 #include <string.h>
 
-static void no_types(struct ptx_parser *p) {
+static void no_types(struct ptx_parser *p)
+{
     if (p->stmt.type_count)
         ptx_lower_unsupported(p, NULL);
 }
 
-void ptx_lower_fence(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_fence(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     bool is_fence = d->op;
     no_types(p);
     if (is_fence && !ptx_take_mod(p, PTX_M_SC))
@@ -20,7 +22,8 @@ void ptx_lower_fence(struct ptx_parser *p, const struct ptx_descriptor *d) {
     ptx_emit(p, PTX_OP_FENCE);
 }
 
-void ptx_lower_bra(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_bra(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     no_types(p);
     ptx_take_mod(p, PTX_M_UNI);
@@ -31,12 +34,14 @@ void ptx_lower_bra(struct ptx_parser *p, const struct ptx_descriptor *d) {
     ptx_emit(p, PTX_OP_BRA)->imm = (uintptr_t)label; /* becomes its pc at the end of the function */
 }
 
-void ptx_lower_brx(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_brx(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     no_types(p);
     ptx_take_mod(p, PTX_M_UNI);
     const struct ptx_operand *o = ptx_operand_at(p, 1);
-    if (!ptx_take_mod(p, PTX_M_IDX) || o->kind != PTX_OPERAND_SYMBOL || !o->symbol || o->symbol->kind != PTX_SYM_TARGETS)
+    if (!ptx_take_mod(p, PTX_M_IDX) || o->kind != PTX_OPERAND_SYMBOL || !o->symbol ||
+        o->symbol->kind != PTX_SYM_TARGETS)
         ptx_lower_unsupported(p, NULL);
     uint32_t index = ptx_source(p, ptx_operand_at(p, 0), 2, PTX_U32);
     struct ptx_insn *in = ptx_emit(p, PTX_OP_BRX);
@@ -45,21 +50,24 @@ void ptx_lower_brx(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->aux = o->symbol->count;
 }
 
-void ptx_lower_exit(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_exit(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     no_types(p);
     ptx_take_mod(p, PTX_M_UNI);
     ptx_emit(p, d->op == PTX_OP_RET && p->function->info.is_entry ? PTX_OP_EXIT : d->op);
 }
 
-void ptx_lower_trap(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_trap(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     no_types(p);
     ptx_emit(p, PTX_OP_TRAP);
 }
 
 /* One value that goes over: where it is in the caller's frame. */
-static void call_value(struct ptx_parser *p, const struct ptx_operand *o, const struct ptx_formal *formal, bool is_result,
-                       struct ptx_arg *out) {
+static void call_value(struct ptx_parser *p, const struct ptx_operand *o, const struct ptx_formal *formal,
+                       bool is_result, struct ptx_arg *out)
+{
     out->bytes = formal->at.size_bytes;
     if (o->kind == PTX_OPERAND_SYMBOL && o->symbol && o->symbol->kind == PTX_SYM_PARAM && !o->symbol->is_formal &&
         !o->value) {
@@ -77,11 +85,13 @@ static void call_value(struct ptx_parser *p, const struct ptx_operand *o, const 
 }
 
 /* assert() of CUDA's headers calls this. */
-static bool is_assert(const struct ptx_symbol *symbol) {
+static bool is_assert(const struct ptx_symbol *symbol)
+{
     return !strcmp(symbol->function->info.name, "__assertfail") && !symbol->function->defined;
 }
 
-void ptx_lower_call(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_call(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     struct ptx_module *m = p->module;
     struct ptx_stmt *s = &p->stmt;
@@ -102,8 +112,11 @@ void ptx_lower_call(struct ptx_parser *p, const struct ptx_descriptor *d) {
         return;
     }
     struct ptx_call *call = ptx_parse_take(p, sizeof(*call));
-    *call = (struct ptx_call){.callee = callee, .caller = p->function, .next = p->function->calls,
-                              .argument_count = s->call_argument_count, .result_count = s->call_result_count};
+    *call = (struct ptx_call){.callee = callee,
+                              .caller = p->function,
+                              .next = p->function->calls,
+                              .argument_count = s->call_argument_count,
+                              .result_count = s->call_result_count};
     call->arguments = ptx_parse_take(p, (call->argument_count + call->result_count) * sizeof(struct ptx_arg) + 1);
     for (uint32_t i = 0; i < call->argument_count; i++)
         call_value(p, &s->call_arguments[i], &callee->formals[i], false, &call->arguments[i]);
@@ -116,7 +129,8 @@ void ptx_lower_call(struct ptx_parser *p, const struct ptx_descriptor *d) {
     m->calls[m->call_count++] = call;
 }
 
-static void bar_warp(struct ptx_parser *p) {
+static void bar_warp(struct ptx_parser *p)
+{
     if (!ptx_take_mod(p, PTX_M_SYNC) || p->stmt.operand_count != 1)
         ptx_lower_unsupported(p, NULL);
     no_types(p);
@@ -124,7 +138,8 @@ static void bar_warp(struct ptx_parser *p) {
     ptx_emit(p, PTX_OP_WARPSYNC)->o[4] = mask;
 }
 
-static void bar_red(struct ptx_parser *p, uint32_t aux) {
+static void bar_red(struct ptx_parser *p, uint32_t aux)
+{
     bool is_popc = aux == PTX_BAR_RED_POPC;
     unsigned last = p->stmt.operand_count - 1;
     if (ptx_one_type(p) != (is_popc ? PTX_U32 : PTX_PRED))
@@ -143,7 +158,8 @@ static void bar_red(struct ptx_parser *p, uint32_t aux) {
     in->aux = aux;
 }
 
-void ptx_lower_bar(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_bar(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     if (ptx_take_mod(p, PTX_M_WARP)) {
         bar_warp(p);
@@ -174,7 +190,8 @@ void ptx_lower_bar(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->aux = arrive ? PTX_BAR_ARRIVE : PTX_BAR_SYNC;
 }
 
-void ptx_lower_shfl(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_shfl(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     int mode = -1;
     for (int m = PTX_M_UP; m <= PTX_M_IDX; m++)
@@ -196,7 +213,8 @@ void ptx_lower_shfl(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->aux = (uint32_t)mode;
 }
 
-void ptx_lower_vote(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_vote(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     int mode = -1;
     static const enum ptx_mod mods[] = {PTX_M_ALL, PTX_M_ANY, PTX_M_UNI, PTX_M_BALLOT};
@@ -215,7 +233,8 @@ void ptx_lower_vote(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->aux = (uint32_t)mode;
 }
 
-void ptx_lower_match(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_match(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     bool all = ptx_take_mod(p, PTX_M_ALL), any = !all && ptx_take_mod(p, PTX_M_ANY);
     enum ptx_type type = ptx_one_type(p);
@@ -235,7 +254,8 @@ void ptx_lower_match(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->aux = (uint32_t)all | (type == PTX_B64 ? 2 : 0);
 }
 
-void ptx_lower_activemask(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_activemask(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     if (ptx_one_type(p) != PTX_B32)
         ptx_lower_unsupported(p, NULL);
@@ -244,7 +264,8 @@ void ptx_lower_activemask(struct ptx_parser *p, const struct ptx_descriptor *d) 
 }
 
 /* Any time from none to twice the asked one is within the definition: the warp gives way to others. */
-void ptx_lower_nanosleep(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_nanosleep(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     if (ptx_one_type(p) != PTX_U32)
         ptx_lower_unsupported(p, NULL);

@@ -2,18 +2,21 @@
 #include "simgpu/ptx/lower.h"
 
 /* Index within a family of 16-, 32-, 64-bit operations. */
-static int width_index(enum ptx_type type) {
+static int width_index(enum ptx_type type)
+{
     return (int)ptx_type_log2(type) - 1;
 }
 
-static enum ptx_type int_type(struct ptx_parser *p) {
+static enum ptx_type int_type(struct ptx_parser *p)
+{
     enum ptx_type type = ptx_one_type(p);
     if (!ptx_type_int(type))
         ptx_lower_unsupported(p, NULL);
     return type;
 }
 
-static void binary(struct ptx_parser *p, int op, unsigned log2, enum ptx_type type) {
+static void binary(struct ptx_parser *p, int op, unsigned log2, enum ptx_type type)
+{
     uint32_t a = ptx_source(p, ptx_operand_at(p, 1), log2, type);
     uint32_t b = ptx_source(p, ptx_operand_at(p, 2), log2, type);
     uint32_t result = ptx_result(p, ptx_operand_at(p, 0), log2);
@@ -24,7 +27,8 @@ static void binary(struct ptx_parser *p, int op, unsigned log2, enum ptx_type ty
 }
 
 /* A lane function over operands 1 .. count, all of one size. */
-static void lane(struct ptx_parser *p, int function, unsigned count, unsigned log2, unsigned result_log2, uint64_t imm) {
+static void lane(struct ptx_parser *p, int function, unsigned count, unsigned log2, unsigned result_log2, uint64_t imm)
+{
     uint32_t from[3] = {0};
     for (unsigned i = 0; i < count; i++)
         from[i] = ptx_source(p, ptx_operand_at(p, i + 1), log2, PTX_NONE);
@@ -40,11 +44,13 @@ static void lane(struct ptx_parser *p, int function, unsigned count, unsigned lo
     in->imm = imm;
 }
 
-static uint64_t lane_type(enum ptx_type type) {
+static uint64_t lane_type(enum ptx_type type)
+{
     return ptx_type_log2(type) | (ptx_type_signed(type) ? PTX_LANE_SIGNED : 0);
 }
 
-void ptx_lower_int_add(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_int_add(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     if (ptx_take_mod(p, PTX_M_CC)) {
         struct ptx_descriptor carry = {.op = d->op == PTX_OP_ADD_16 ? 4 : 5};
         ptx_lower_carry(p, &carry);
@@ -61,7 +67,8 @@ void ptx_lower_int_add(struct ptx_parser *p, const struct ptx_descriptor *d) {
 }
 
 /* add.cc addc sub.cc subc mad.cc madc. op: 0 addc, 1 subc, 2 madc; 4, 5, 6 the ones that only set the flag. */
-void ptx_lower_carry(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_carry(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     bool reads = d->op < 4, sets = d->op >= 4 || ptx_take_mod(p, PTX_M_CC);
     bool is_mad = (d->op & 3) == 2;
     bool hi = is_mad && ptx_take_mod(p, PTX_M_HI);
@@ -87,7 +94,8 @@ void ptx_lower_carry(struct ptx_parser *p, const struct ptx_descriptor *d) {
               (uint32_t)ptx_type_signed(type) << 12;
 }
 
-void ptx_lower_int_mul(struct ptx_parser *p, enum ptx_type type) {
+void ptx_lower_int_mul(struct ptx_parser *p, enum ptx_type type)
+{
     int w = width_index(type);
     unsigned log2 = ptx_type_log2(type);
     bool is_signed = ptx_type_signed(type);
@@ -108,7 +116,8 @@ void ptx_lower_int_mul(struct ptx_parser *p, enum ptx_type type) {
     }
 }
 
-void ptx_lower_int_mad(struct ptx_parser *p, enum ptx_type type) {
+void ptx_lower_int_mad(struct ptx_parser *p, enum ptx_type type)
+{
     if (ptx_take_mod(p, PTX_M_CC)) {
         struct ptx_descriptor carry = {.op = 6};
         ptx_lower_carry(p, &carry);
@@ -146,7 +155,8 @@ void ptx_lower_int_mad(struct ptx_parser *p, enum ptx_type type) {
     in->o[0] = result;
 }
 
-void ptx_lower_mul24(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_mul24(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     enum ptx_type type = int_type(p);
     bool hi = ptx_take_mod(p, PTX_M_HI);
     if (ptx_type_log2(type) != 2 || (!hi && !ptx_take_mod(p, PTX_M_LO)))
@@ -154,15 +164,18 @@ void ptx_lower_mul24(struct ptx_parser *p, const struct ptx_descriptor *d) {
     lane(p, PTX_LANE_mul24, d->op ? 3 : 2, 2, 2, lane_type(type) | (hi ? 0x200 : 0));
 }
 
-void ptx_lower_int_div(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type) {
+void ptx_lower_int_div(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type)
+{
     binary(p, (ptx_type_signed(type) ? d->op_signed : d->op) + width_index(type), ptx_type_log2(type), type);
 }
 
-void ptx_lower_rem(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_rem(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     ptx_lower_int_div(p, d, int_type(p));
 }
 
-void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type) {
+void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type)
+{
     if (!ptx_type_signed(type))
         ptx_lower_unsupported(p, NULL);
     uint32_t a = ptx_source(p, ptx_operand_at(p, 1), ptx_type_log2(type), type);
@@ -172,14 +185,16 @@ void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, e
     in->o[1] = a;
 }
 
-static enum ptx_type bits_type(struct ptx_parser *p) {
+static enum ptx_type bits_type(struct ptx_parser *p)
+{
     enum ptx_type type = ptx_one_type(p);
     if (type != PTX_B16 && type != PTX_B32 && type != PTX_B64)
         ptx_lower_unsupported(p, NULL);
     return type;
 }
 
-static void logic_pred(struct ptx_parser *p, const struct ptx_descriptor *d) {
+static void logic_pred(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     if (!d->op_signed)
         ptx_lower_unsupported(p, NULL);
     uint32_t a = ptx_predicate(p, ptx_operand_at(p, 1));
@@ -191,7 +206,8 @@ static void logic_pred(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->o[2] = b;
 }
 
-void ptx_lower_logic(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_logic(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     for (int m = PTX_M_AND; m <= PTX_M_XOR; m++)
         if (ptx_take_mod(p, (enum ptx_mod)m))
             ptx_lower_unsupported(p, NULL);
@@ -211,7 +227,8 @@ void ptx_lower_logic(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->o[1] = a;
 }
 
-void ptx_lower_shift(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_shift(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     enum ptx_type type = ptx_one_type(p);
     bool right = d->op_signed;
     if (!(type >= PTX_B16 && type <= PTX_B64) && !(right && ptx_type_int(type)))
@@ -227,7 +244,8 @@ void ptx_lower_shift(struct ptx_parser *p, const struct ptx_descriptor *d) {
 }
 
 /* popc, clz, brev, bfind: a result of 32 bits, except brev's. */
-void ptx_lower_bits(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_bits(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     enum ptx_type type = ptx_one_type(p);
     unsigned log2 = ptx_type_log2(type);
     bool is_bfind = d->op_signed == PTX_LANE_bfind && d->op == PTX_OP_LANE;
@@ -246,7 +264,8 @@ void ptx_lower_bits(struct ptx_parser *p, const struct ptx_descriptor *d) {
 }
 
 /* bfe d, a, b, c: b and c are 32 bits, a and d of the type. */
-void ptx_lower_bfe(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_bfe(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     enum ptx_type type = int_type(p);
     unsigned log2 = ptx_type_log2(type);
@@ -261,12 +280,14 @@ void ptx_lower_bfe(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->o[1] = a;
     in->o[2] = b;
     in->o[3] = c;
-    in->aux = (uint32_t)(ptx_type_signed(type) ? PTX_LANE_bfe_s : PTX_LANE_bfe_u) | (log2 | log2 << 4 | 2 << 8 | 2 << 12) << 8;
+    in->aux = (uint32_t)(ptx_type_signed(type) ? PTX_LANE_bfe_s : PTX_LANE_bfe_u) |
+              (log2 | log2 << 4 | 2 << 8 | 2 << 12) << 8;
     in->imm = log2;
 }
 
 /* bfi f, a, b, c, d: the position and length are packed into one operand, as lane functions take three. */
-void ptx_lower_bfi(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_bfi(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     enum ptx_type type = bits_type(p);
     unsigned log2 = ptx_type_log2(type);
@@ -291,7 +312,8 @@ void ptx_lower_bfi(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->imm = log2;
 }
 
-void ptx_lower_prmt(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_prmt(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     uint64_t mode = PTX_PRMT_INDEX;
     for (int m = PTX_M_F4E; m <= PTX_M_RC16; m++)
@@ -302,7 +324,8 @@ void ptx_lower_prmt(struct ptx_parser *p, const struct ptx_descriptor *d) {
     lane(p, PTX_LANE_prmt, 3, 2, 2, mode);
 }
 
-void ptx_lower_shf(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_shf(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     bool left = ptx_take_mod(p, PTX_M_L), right = !left && ptx_take_mod(p, PTX_M_R);
     bool wrap = ptx_take_mod(p, PTX_M_WRAP), clamp = !wrap && ptx_take_mod(p, PTX_M_CLAMP);
@@ -323,31 +346,36 @@ void ptx_lower_shf(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->o[3] = c;
 }
 
-void ptx_lower_sad(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_sad(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     enum ptx_type type = int_type(p);
     lane(p, PTX_LANE_sad, 3, ptx_type_log2(type), ptx_type_log2(type), lane_type(type));
 }
 
-static uint64_t immediate(struct ptx_parser *p, unsigned i, uint64_t max) {
+static uint64_t immediate(struct ptx_parser *p, unsigned i, uint64_t max)
+{
     const struct ptx_operand *o = ptx_operand_at(p, i);
     if (o->kind != PTX_OPERAND_INT || o->value > max)
         ptx_lower_fail(p, "an immediate operand out of range");
     return o->value;
 }
 
-void ptx_lower_lop3(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_lop3(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     if (ptx_one_type(p) != PTX_B32)
         ptx_lower_unsupported(p, NULL);
     lane(p, PTX_LANE_lop3, 3, 2, 2, immediate(p, 4, 255));
 }
 
-void ptx_lower_dp4a(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_dp4a(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     const struct ptx_stmt *s = &p->stmt;
     if (s->type_count != 2 || ptx_type_log2(s->types[0]) != 2 || ptx_type_log2(s->types[1]) != 2 ||
         !ptx_type_int(s->types[0]) || !ptx_type_int(s->types[1]))
         ptx_lower_unsupported(p, NULL);
-    lane(p, PTX_LANE_dp4a, 3, 2, 2, (uint64_t)ptx_type_signed(s->types[0]) | (uint64_t)ptx_type_signed(s->types[1]) << 1);
+    lane(p, PTX_LANE_dp4a, 3, 2, 2,
+         (uint64_t)ptx_type_signed(s->types[0]) | (uint64_t)ptx_type_signed(s->types[1]) << 1);
 }

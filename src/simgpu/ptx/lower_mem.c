@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-static void mov_op(struct ptx_parser *p, int op, uint32_t result, uint32_t a, uint32_t b) {
+static void mov_op(struct ptx_parser *p, int op, uint32_t result, uint32_t a, uint32_t b)
+{
     struct ptx_insn *in = ptx_emit(p, op);
     in->o[0] = result;
     in->o[1] = a;
@@ -11,7 +12,8 @@ static void mov_op(struct ptx_parser *p, int op, uint32_t result, uint32_t a, ui
 }
 
 /* mov.b64 %rd, {%r1, %r2}: low element first. */
-static void pack(struct ptx_parser *p, const struct ptx_operand *to, const struct ptx_operand *from, unsigned log2) {
+static void pack(struct ptx_parser *p, const struct ptx_operand *to, const struct ptx_operand *from, unsigned log2)
+{
     unsigned part = from->count == 4 ? log2 - 2 : log2 - 1;
     if ((from->count != 2 && from->count != 4) || log2 < 2 || part < 1)
         ptx_lower_unsupported(p, "vector");
@@ -30,7 +32,8 @@ static void pack(struct ptx_parser *p, const struct ptx_operand *to, const struc
     mov_op(p, half, result, parts[0], parts[1]);
 }
 
-static void unpack(struct ptx_parser *p, const struct ptx_operand *to, const struct ptx_operand *from, unsigned log2) {
+static void unpack(struct ptx_parser *p, const struct ptx_operand *to, const struct ptx_operand *from, unsigned log2)
+{
     unsigned part = to->count == 4 ? log2 - 2 : log2 - 1;
     if ((to->count != 2 && to->count != 4) || log2 < 2 || part < 1)
         ptx_lower_unsupported(p, "vector");
@@ -53,7 +56,8 @@ static void unpack(struct ptx_parser *p, const struct ptx_operand *to, const str
     mov_op(p, PTX_OP_HIGH_32, parts[3], high, 0);
 }
 
-void ptx_lower_mov(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_mov(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     enum ptx_type type = ptx_one_type(p);
     unsigned log2 = ptx_type_log2(type);
@@ -75,7 +79,8 @@ void ptx_lower_mov(struct ptx_parser *p, const struct ptx_descriptor *d) {
     }
 }
 
-static enum ptx_space take_space(struct ptx_parser *p, bool *is_const_out) {
+static enum ptx_space take_space(struct ptx_parser *p, bool *is_const_out)
+{
     bool is_const = ptx_take_mod(p, PTX_M_CONST);
     enum ptx_space space = is_const ? PTX_SPACE_GLOBAL : PTX_SPACE_GENERIC;
     if (ptx_take_mod(p, PTX_M_GLOBAL))
@@ -91,7 +96,8 @@ static enum ptx_space take_space(struct ptx_parser *p, bool *is_const_out) {
 }
 
 /* .weak .volatile .relaxed.scope .acquire.scope .release.scope */
-static enum ptx_order take_order(struct ptx_parser *p) {
+static enum ptx_order take_order(struct ptx_parser *p)
+{
     enum ptx_order order = PTX_ORDER_WEAK;
     unsigned given = ptx_take_mod(p, PTX_M_WEAK);
     if (ptx_take_mod(p, PTX_M_VOLATILE))
@@ -114,7 +120,8 @@ static enum ptx_order take_order(struct ptx_parser *p) {
 
 /* Where a parameter's or call argument's bytes are. */
 static void param_address(struct ptx_parser *p, const struct ptx_operand *o, enum ptx_space *space, uint32_t bytes,
-                          struct ptx_insn *out) {
+                          struct ptx_insn *out)
+{
     const struct ptx_symbol *symbol = o->symbol;
     if (*space != PTX_SPACE_PARAM && *space != PTX_SPACE_FRAME)
         ptx_lower_unsupported(p, "a parameter in another space");
@@ -138,7 +145,8 @@ static void param_address(struct ptx_parser *p, const struct ptx_operand *o, enu
 
 /* Fills o[4], o[5] and imm of `out` for [operand]; may change the space (parameters) and emit. */
 void ptx_lower_mem_address(struct ptx_parser *p, const struct ptx_operand *o, enum ptx_space *space, bool is_const,
-                           uint32_t bytes, struct ptx_insn *out, bool *addr32_out) {
+                           uint32_t bytes, struct ptx_insn *out, bool *addr32_out)
+{
     (void)is_const;
     if (o->kind != PTX_OPERAND_ADDRESS)
         ptx_lower_fail(p, "no address");
@@ -183,28 +191,28 @@ void ptx_lower_mem_address(struct ptx_parser *p, const struct ptx_operand *o, en
         out->imm += o->symbol->offset;
         *addr32_out = true;
         return;
-    case PTX_SYM_PARAM:
-        param_address(p, o, space, bytes, out);
-        return;
-    default:
-        ptx_lower_fail(p, "no address");
+    case PTX_SYM_PARAM: param_address(p, o, space, bytes, out); return;
+    default: ptx_lower_fail(p, "no address");
     }
 }
 
-static unsigned take_vector(struct ptx_parser *p) {
+static unsigned take_vector(struct ptx_parser *p)
+{
     if (ptx_take_mod(p, PTX_M_V2))
         return 1;
     return ptx_take_mod(p, PTX_M_V4) ? 2 : 0;
 }
 
 /* The data operand(s): 1, 2 or 4, all registers of one size. */
-static const struct ptx_operand *data_operands(struct ptx_parser *p, const struct ptx_operand *o, unsigned vec_log2) {
+static const struct ptx_operand *data_operands(struct ptx_parser *p, const struct ptx_operand *o, unsigned vec_log2)
+{
     if ((o->kind == PTX_OPERAND_VECTOR) != (vec_log2 > 0) || (vec_log2 && o->count != 1u << vec_log2))
         ptx_lower_fail(p, "wrong number of vector elements");
     return vec_log2 ? o->elements : o;
 }
 
-static unsigned register_log2(struct ptx_parser *p, const struct ptx_operand *data, unsigned count, unsigned log2) {
+static unsigned register_log2(struct ptx_parser *p, const struct ptx_operand *data, unsigned count, unsigned log2)
+{
     unsigned reg_log2 = 0;
     for (unsigned i = 0; i < count; i++) {
         if (data[i].kind != PTX_OPERAND_REG)
@@ -216,13 +224,15 @@ static unsigned register_log2(struct ptx_parser *p, const struct ptx_operand *da
     return reg_log2 ? reg_log2 : log2 ? log2 : 1;
 }
 
-static void take_cache_hints(struct ptx_parser *p, bool is_load) {
+static void take_cache_hints(struct ptx_parser *p, bool is_load)
+{
     for (int m = PTX_M_CA; m <= PTX_M_WT; m++)
         if (is_load ? m <= PTX_M_CV : m == PTX_M_CG || m == PTX_M_CS || m >= PTX_M_WB)
             ptx_take_mod(p, (enum ptx_mod)m);
 }
 
-static enum ptx_type memory_type(struct ptx_parser *p) {
+static enum ptx_type memory_type(struct ptx_parser *p)
+{
     enum ptx_type type = ptx_one_type(p);
     if (type == PTX_PRED || type == PTX_F16)
         ptx_lower_unsupported(p, NULL);
@@ -231,14 +241,16 @@ static enum ptx_type memory_type(struct ptx_parser *p) {
 
 /* The frequent forms have operations of their own, right after the general one. */
 static int quick_form(enum ptx_space space, const struct ptx_insn *form, unsigned log2, unsigned reg_log2,
-                      unsigned vec_log2, bool addr32, enum ptx_order order) {
+                      unsigned vec_log2, bool addr32, enum ptx_order order)
+{
     if (log2 < 2 || log2 != reg_log2 || vec_log2 || addr32 || order != PTX_ORDER_WEAK || !form->o[4] || form->o[5] ||
         (space != PTX_SPACE_GLOBAL && space != PTX_SPACE_SHARED))
         return 0;
     return 1 + (space == PTX_SPACE_SHARED) * 2 + (log2 == 3);
 }
 
-void ptx_lower_ld(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_ld(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     bool is_const, addr32;
     enum ptx_space space = take_space(p, &is_const);
@@ -263,7 +275,8 @@ void ptx_lower_ld(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->aux = PTX_MEM_AUX(space, log2, ptx_type_signed(type), reg_log2, vec_log2, addr32, order);
 }
 
-void ptx_lower_st(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_st(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     bool is_const, addr32;
     enum ptx_space space = take_space(p, &is_const);
@@ -292,13 +305,14 @@ void ptx_lower_st(struct ptx_parser *p, const struct ptx_descriptor *d) {
     in->aux = PTX_MEM_AUX(space, log2, 0, reg_log2, vec_log2, addr32, order);
 }
 
-static int take_atom_op(struct ptx_parser *p) {
+static int take_atom_op(struct ptx_parser *p)
+{
     static const struct {
         enum ptx_mod mod;
         enum ptx_atom_op op;
     } ops[] = {
-        {PTX_M_ADD, PTX_ATOM_ADD}, {PTX_M_MIN, PTX_ATOM_MIN}, {PTX_M_MAX, PTX_ATOM_MAX}, {PTX_M_INC, PTX_ATOM_INC},
-        {PTX_M_DEC, PTX_ATOM_DEC}, {PTX_M_AND, PTX_ATOM_AND}, {PTX_M_OR, PTX_ATOM_OR},   {PTX_M_XOR, PTX_ATOM_XOR},
+        {PTX_M_ADD, PTX_ATOM_ADD},   {PTX_M_MIN, PTX_ATOM_MIN}, {PTX_M_MAX, PTX_ATOM_MAX}, {PTX_M_INC, PTX_ATOM_INC},
+        {PTX_M_DEC, PTX_ATOM_DEC},   {PTX_M_AND, PTX_ATOM_AND}, {PTX_M_OR, PTX_ATOM_OR},   {PTX_M_XOR, PTX_ATOM_XOR},
         {PTX_M_EXCH, PTX_ATOM_EXCH}, {PTX_M_CAS, PTX_ATOM_CAS},
     };
     for (unsigned i = 0; i < sizeof(ops) / sizeof(ops[0]); i++)
@@ -307,38 +321,34 @@ static int take_atom_op(struct ptx_parser *p) {
     ptx_lower_unsupported(p, NULL);
 }
 
-static bool atom_type_fits(enum ptx_atom_op op, enum ptx_type type) {
+static bool atom_type_fits(enum ptx_atom_op op, enum ptx_type type)
+{
     switch (op) {
     case PTX_ATOM_ADD:
         return type == PTX_U32 || type == PTX_S32 || type == PTX_U64 || type == PTX_F32 || type == PTX_F64;
     case PTX_ATOM_MIN:
-    case PTX_ATOM_MAX:
-        return type == PTX_U32 || type == PTX_S32 || type == PTX_U64 || type == PTX_S64;
+    case PTX_ATOM_MAX: return type == PTX_U32 || type == PTX_S32 || type == PTX_U64 || type == PTX_S64;
     case PTX_ATOM_INC:
-    case PTX_ATOM_DEC:
-        return type == PTX_U32;
+    case PTX_ATOM_DEC: return type == PTX_U32;
     default: /* LLVM writes .b32; a type of the same size means the same bits */
         return ptx_type_log2(type) >= 2 && type != PTX_PRED;
     }
 }
 
-static enum ptx_atom_type atom_type(enum ptx_type type) {
+static enum ptx_atom_type atom_type(enum ptx_type type)
+{
     switch (type) {
-    case PTX_F32:
-        return PTX_ATOM_F32;
-    case PTX_F64:
-        return PTX_ATOM_F64;
-    case PTX_S32:
-        return PTX_ATOM_S32;
-    case PTX_S64:
-        return PTX_ATOM_S64;
-    default:
-        return ptx_type_log2(type) == 3 ? PTX_ATOM_U64 : PTX_ATOM_U32;
+    case PTX_F32: return PTX_ATOM_F32;
+    case PTX_F64: return PTX_ATOM_F64;
+    case PTX_S32: return PTX_ATOM_S32;
+    case PTX_S64: return PTX_ATOM_S64;
+    default: return ptx_type_log2(type) == 3 ? PTX_ATOM_U64 : PTX_ATOM_U32;
     }
 }
 
 /* atom d, [a], b{, c}; red [a], b. */
-void ptx_lower_atom(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_atom(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     bool is_const, addr32, is_red = d->op;
     enum ptx_space space = take_space(p, &is_const);
     enum ptx_order order = take_order(p);
@@ -365,7 +375,8 @@ void ptx_lower_atom(struct ptx_parser *p, const struct ptx_descriptor *d) {
 }
 
 /* cvta.space d, a: to generic; cvta.to.space: from generic. */
-void ptx_lower_cvta(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_cvta(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     bool to = ptx_take_mod(p, PTX_M_TO), is_const;
     enum ptx_space space = take_space(p, &is_const);
@@ -382,7 +393,8 @@ void ptx_lower_cvta(struct ptx_parser *p, const struct ptx_descriptor *d) {
     mov_op(p, to ? PTX_OP_SUB_64 : PTX_OP_ADD_64, result, a, window);
 }
 
-void ptx_lower_isspacep(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_isspacep(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     bool is_const;
     enum ptx_space space = take_space(p, &is_const);
@@ -398,7 +410,8 @@ void ptx_lower_isspacep(struct ptx_parser *p, const struct ptx_descriptor *d) {
 }
 
 /* A hint: checked for form, no code. */
-void ptx_lower_prefetch(struct ptx_parser *p, const struct ptx_descriptor *d) {
+void ptx_lower_prefetch(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
     (void)d;
     bool is_const, addr32;
     enum ptx_space space = take_space(p, &is_const);

@@ -17,14 +17,16 @@ struct need {
 
 enum { VISIT_NONE, VISIT_OPEN, VISIT_DONE };
 
-static uint32_t round_up(uint32_t value, uint32_t align) {
+static uint32_t round_up(uint32_t value, uint32_t align)
+{
     return (value + align - 1) & ~(align - 1);
 }
 
 /* Depth is bounded by the number of functions; a chain of calls deeper than this is refused. */
 #define MAX_CALL_DEPTH 512
 
-static void walk(struct ptx_parser *p, struct ptx_function *f, struct need *need_out, unsigned depth) {
+static void walk(struct ptx_parser *p, struct ptx_function *f, struct need *need_out, unsigned depth)
+{
     *need_out = (struct need){0};
     if (depth > MAX_CALL_DEPTH)
         ptx_parse_unsupported(p, 0, "unsupported: calls nest deeper than %u in '%s'", MAX_CALL_DEPTH, f->info.name);
@@ -62,7 +64,8 @@ static void walk(struct ptx_parser *p, struct ptx_function *f, struct need *need
     f->visit = VISIT_DONE;
 }
 
-static void mark_shared(struct ptx_function *f, uint32_t *used) {
+static void mark_shared(struct ptx_function *f, uint32_t *used)
+{
     if (f->visit == VISIT_OPEN)
         return;
     f->visit = VISIT_OPEN;
@@ -73,7 +76,8 @@ static void mark_shared(struct ptx_function *f, uint32_t *used) {
 }
 
 /* An entry's shared memory: the variables that it can reach, in the text's order, then the dynamic part. */
-static void lay_out_shared(struct ptx_parser *p, struct ptx_function *entry) {
+static void lay_out_shared(struct ptx_parser *p, struct ptx_function *entry)
+{
     struct ptx_module *m = p->module;
     for (size_t i = 0; i < m->function_count; i++)
         m->functions[i]->visit = VISIT_NONE;
@@ -103,19 +107,21 @@ static void lay_out_shared(struct ptx_parser *p, struct ptx_function *entry) {
     entry->shared_offset = offset;
 }
 
-static void bind_calls(struct ptx_module *m) {
+static void bind_calls(struct ptx_module *m)
+{
     for (size_t i = 0; i < m->call_count; i++) {
         struct ptx_call *call = m->calls[i];
         for (uint32_t k = 0; k < call->argument_count + call->result_count; k++) {
-            const struct ptx_formal *formal = k < call->argument_count ? &call->callee->formals[k]
-                                                                       : &call->callee->results[k - call->argument_count];
+            const struct ptx_formal *formal =
+                k < call->argument_count ? &call->callee->formals[k] : &call->callee->results[k - call->argument_count];
             call->arguments[k].callee_offset = formal->frame_offset;
             call->arguments[k].callee_stride = formal->stride;
         }
     }
 }
 
-static void finish(struct ptx_parser *p) {
+static void finish(struct ptx_parser *p)
+{
     struct ptx_module *m = p->module;
     for (size_t i = 0; i < m->function_count; i++) {
         struct ptx_function *f = m->functions[i];
@@ -131,7 +137,8 @@ static void finish(struct ptx_parser *p) {
             f->stack_bytes += RECURSION_STACK_BYTES;
             f->info.local_bytes += RECURSION_LOCAL_BYTES;
         }
-        f->info.local_bytes = f->info.local_bytes ? round_up(f->info.local_bytes, f->local_align > 16 ? f->local_align : 16) : 0;
+        f->info.local_bytes =
+            f->info.local_bytes ? round_up(f->info.local_bytes, f->local_align > 16 ? f->local_align : 16) : 0;
         uint32_t registers = 16 + (f->frame_bytes - (uint32_t)sizeof(struct ptx_frame)) / 128 / 2;
         f->info.register_count = registers > 255 ? 255 : registers;
     }
@@ -141,14 +148,16 @@ static void finish(struct ptx_parser *p) {
             lay_out_shared(p, m->functions[i]);
 }
 
-static int by_kind_then_order(const void *a, const void *b) {
+static int by_kind_then_order(const void *a, const void *b)
+{
     const struct ptx_function *left = *(struct ptx_function *const *)a, *right = *(struct ptx_function *const *)b;
     if (left->info.is_entry != right->info.is_entry)
         return left->info.is_entry ? -1 : 1;
     return left->number < right->number ? -1 : 1;
 }
 
-int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **module_out, struct ptx_error *error) {
+int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **module_out, struct ptx_error *error)
+{
     memset(error, 0, sizeof(*error));
     struct ptx_module *m = calloc(1, sizeof(*m));
     struct ptx_parser *p = calloc(1, sizeof(*p));
@@ -177,7 +186,8 @@ int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **mo
     return 0;
 }
 
-void ptx_module_destroy(struct ptx_module *m) {
+void ptx_module_destroy(struct ptx_module *m)
+{
     if (!m)
         return;
     free(m->code);
@@ -193,7 +203,8 @@ void ptx_module_destroy(struct ptx_module *m) {
     free(m);
 }
 
-int ptx_module_link(struct ptx_module *m, struct ptx_error *error) {
+int ptx_module_link(struct ptx_module *m, struct ptx_error *error)
+{
     memset(error, 0, sizeof(*error));
     for (size_t i = 0; i < m->global_count; i++) {
         if (!m->globals[i].address && m->globals[i].size_bytes) {
@@ -216,37 +227,45 @@ int ptx_module_link(struct ptx_module *m, struct ptx_error *error) {
     return 0;
 }
 
-unsigned ptx_module_target(const struct ptx_module *m) {
+unsigned ptx_module_target(const struct ptx_module *m)
+{
     return m->target;
 }
 
-size_t ptx_module_code_bytes(const struct ptx_module *m) {
+size_t ptx_module_code_bytes(const struct ptx_module *m)
+{
     return m->code_count * 16 + 4096; /* sm_70 and later: 16 bytes an instruction */
 }
 
-size_t ptx_module_function_count(const struct ptx_module *m) {
+size_t ptx_module_function_count(const struct ptx_module *m)
+{
     return m->function_count;
 }
 
-struct ptx_function *ptx_module_function_at(struct ptx_module *m, size_t index) {
+struct ptx_function *ptx_module_function_at(struct ptx_module *m, size_t index)
+{
     return index < m->function_count ? m->functions[index] : NULL;
 }
 
-struct ptx_function *ptx_module_function(struct ptx_module *m, const char *name) {
+struct ptx_function *ptx_module_function(struct ptx_module *m, const char *name)
+{
     for (size_t i = 0; i < m->function_count; i++)
         if (m->functions[i]->defined && !strcmp(m->functions[i]->info.name, name))
             return m->functions[i];
     return NULL;
 }
 
-const struct ptx_function_info *ptx_function_info(const struct ptx_function *f) {
+const struct ptx_function_info *ptx_function_info(const struct ptx_function *f)
+{
     return &f->info;
 }
 
-size_t ptx_module_global_count(const struct ptx_module *m) {
+size_t ptx_module_global_count(const struct ptx_module *m)
+{
     return m->global_count;
 }
 
-struct ptx_global *ptx_module_global_at(struct ptx_module *m, size_t index) {
+struct ptx_global *ptx_module_global_at(struct ptx_module *m, size_t index)
+{
     return index < m->global_count ? &m->globals[index] : NULL;
 }

@@ -15,21 +15,47 @@
 enum ptx_type {
     PTX_NONE,
     PTX_PRED,
-    PTX_B8, PTX_B16, PTX_B32, PTX_B64,
-    PTX_U8, PTX_U16, PTX_U32, PTX_U64,
-    PTX_S8, PTX_S16, PTX_S32, PTX_S64,
-    PTX_F16, PTX_F32, PTX_F64,
+    PTX_B8,
+    PTX_B16,
+    PTX_B32,
+    PTX_B64,
+    PTX_U8,
+    PTX_U16,
+    PTX_U32,
+    PTX_U64,
+    PTX_S8,
+    PTX_S16,
+    PTX_S32,
+    PTX_S64,
+    PTX_F16,
+    PTX_F32,
+    PTX_F64,
     PTX_TYPE_COUNT
 };
 
 /* log2 of bytes; 0 for predicates too. */
 unsigned ptx_type_log2(enum ptx_type type);
-static inline bool ptx_type_signed(enum ptx_type t) { return t >= PTX_S8 && t <= PTX_S64; }
-static inline bool ptx_type_unsigned(enum ptx_type t) { return t >= PTX_U8 && t <= PTX_U64; }
-static inline bool ptx_type_bits(enum ptx_type t) { return t >= PTX_B8 && t <= PTX_B64; }
-static inline bool ptx_type_float(enum ptx_type t) { return t >= PTX_F16; }
+static inline bool ptx_type_signed(enum ptx_type t)
+{
+    return t >= PTX_S8 && t <= PTX_S64;
+}
+static inline bool ptx_type_unsigned(enum ptx_type t)
+{
+    return t >= PTX_U8 && t <= PTX_U64;
+}
+static inline bool ptx_type_bits(enum ptx_type t)
+{
+    return t >= PTX_B8 && t <= PTX_B64;
+}
+static inline bool ptx_type_float(enum ptx_type t)
+{
+    return t >= PTX_F16;
+}
 /* Integer types that arithmetic takes: 16, 32, 64 bits, signed or not. */
-static inline bool ptx_type_int(enum ptx_type t) { return (t >= PTX_U16 && t <= PTX_U64) || (t >= PTX_S16 && t <= PTX_S64); }
+static inline bool ptx_type_int(enum ptx_type t)
+{
+    return (t >= PTX_U16 && t <= PTX_U64) || (t >= PTX_S16 && t <= PTX_S64);
+}
 
 enum ptx_mod {
 #define MOD(name, text) PTX_M_##name,
@@ -52,15 +78,16 @@ enum ptx_symbol_kind {
 
 struct ptx_symbol {
     enum ptx_symbol_kind kind;
-    uint8_t log2;     /* registers: size; 0 = predicate */
-    bool is_result;   /* PARAM: a function's return value */
-    bool is_formal;   /* PARAM */
-    bool defined;     /* LABEL */
-    uint32_t offset;  /* registers, PARAM objects: in the frame; LOCAL: in the function's locals; formal: in the layout */
-    uint32_t stride;  /* PARAM objects */
-    uint32_t count;   /* REGISTERS; TARGETS */
-    uint32_t index;   /* GLOBAL, SHARED; LABEL: pc; TARGETS: first in module->targets */
-    uint64_t bytes;   /* size of variables */
+    uint8_t log2;   /* registers: size; 0 = predicate */
+    bool is_result; /* PARAM: a function's return value */
+    bool is_formal; /* PARAM */
+    bool defined;   /* LABEL */
+    uint32_t
+        offset; /* registers, PARAM objects: in the frame; LOCAL: in the function's locals; formal: in the layout */
+    uint32_t stride; /* PARAM objects */
+    uint32_t count;  /* REGISTERS; TARGETS */
+    uint32_t index;  /* GLOBAL, SHARED; LABEL: pc; TARGETS: first in module->targets */
+    uint64_t bytes;  /* size of variables */
     struct ptx_function *function;
 };
 
@@ -70,27 +97,27 @@ enum ptx_operand_kind {
     PTX_OPERAND_INT,
     PTX_OPERAND_FLOAT,
     PTX_OPERAND_SREG,
-    PTX_OPERAND_SYMBOL, /* its address, or a label, function, ... */
+    PTX_OPERAND_SYMBOL,  /* its address, or a label, function, ... */
     PTX_OPERAND_ADDRESS, /* [base + offset] */
-    PTX_OPERAND_VECTOR, /* {a, b, ...} */
-    PTX_OPERAND_SINK,   /* _ */
+    PTX_OPERAND_VECTOR,  /* {a, b, ...} */
+    PTX_OPERAND_SINK,    /* _ */
 };
 
 struct ptx_operand {
     enum ptx_operand_kind kind;
-    bool negated; /* !p */
-    uint8_t log2; /* REG, and the base of ADDRESS: size, 0 = predicate */
-    uint8_t count; /* VECTOR */
+    bool negated;       /* !p */
+    uint8_t log2;       /* REG, and the base of ADDRESS: size, 0 = predicate */
+    uint8_t count;      /* VECTOR */
     uint8_t bits_bytes; /* FLOAT */
-    bool has_base; /* ADDRESS: reg is a base register */
+    bool has_base;      /* ADDRESS: reg is a base register */
     uint32_t reg;
     uint32_t second; /* p|q: the second predicate; 0 = none */
     enum ptx_sreg sreg;
     uint64_t value; /* INT (two's complement), FLOAT bits, ADDRESS offset */
     double number;
-    struct ptx_symbol *symbol; /* SYMBOL, ADDRESS */
+    struct ptx_symbol *symbol;    /* SYMBOL, ADDRESS */
     struct ptx_operand *elements; /* VECTOR: 2 or 4 */
-    const char *name; /* for messages, and labels not seen yet */
+    const char *name;             /* for messages, and labels not seen yet */
     size_t name_bytes;
 };
 
@@ -104,7 +131,7 @@ struct ptx_stmt {
     unsigned line;
     const char *name;
     size_t name_bytes;
-    int insn; /* row in the table of instructions */
+    int insn;         /* row in the table of instructions */
     uint64_t mods[2]; /* lowering clears what it has dealt with; what is left over is unsupported */
     enum ptx_type types[PTX_MAX_TYPES];
     unsigned type_count;
@@ -133,12 +160,12 @@ struct ptx_parser {
     jmp_buf leave;
     struct ptx_map symbols; /* of the module */
     struct ptx_map scopes[PTX_MAX_SCOPES];
-    unsigned depth; /* open scopes */
+    unsigned depth;        /* open scopes */
     struct ptx_map labels; /* of the function, by name; may be used before they are defined */
     struct ptx_target_fixup *target_fixups;
     struct ptx_function *function;
     uint32_t predicate_offset, predicates_left; /* where the next predicate goes */
-    uint32_t carry; /* predicate of the carry flag; 0 = not used yet */
+    uint32_t carry;                             /* predicate of the carry flag; 0 = not used yet */
     struct ptx_map constants;
     struct ptx_map type_names, mod_names, sreg_names, insn_names; /* values: index + 1 */
     struct ptx_stmt stmt;
@@ -180,7 +207,7 @@ struct ptx_declarator {
     size_t name_bytes;
     enum ptx_type type;
     uint32_t align;
-    uint64_t count;     /* elements */
+    uint64_t count;         /* elements */
     bool is_array, is_open; /* open: [] */
     unsigned dimensions;
     unsigned line;

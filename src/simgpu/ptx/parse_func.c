@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-static void parse_formal(struct ptx_parser *p, struct ptx_formal *formal, bool is_result) {
+static void parse_formal(struct ptx_parser *p, struct ptx_formal *formal, bool is_result)
+{
     bool is_reg = ptx_parse_is_dotted(p, "reg");
     if (!is_reg && !ptx_parse_is_dotted(p, "param"))
         ptx_parse_fail(p, p->token.line, "expected a parameter");
@@ -45,7 +46,8 @@ static void parse_formal(struct ptx_parser *p, struct ptx_formal *formal, bool i
 }
 
 /* ( formal, ... ). The array is the arena's. */
-static struct ptx_formal *parse_formals(struct ptx_parser *p, bool is_result, uint32_t *count_out) {
+static struct ptx_formal *parse_formals(struct ptx_parser *p, bool is_result, uint32_t *count_out)
+{
     struct ptx_formal list[1024];
     uint32_t count = 0;
     ptx_parse_expect(p, '(');
@@ -64,7 +66,8 @@ static struct ptx_formal *parse_formals(struct ptx_parser *p, bool is_result, ui
     return copy;
 }
 
-static uint32_t parse_dims(struct ptx_parser *p, uint32_t dims[3]) {
+static uint32_t parse_dims(struct ptx_parser *p, uint32_t dims[3])
+{
     ptx_parse_next(p);
     uint64_t product = 1;
     dims[0] = dims[1] = dims[2] = 1;
@@ -77,7 +80,8 @@ static uint32_t parse_dims(struct ptx_parser *p, uint32_t dims[3]) {
     return product > PTX_MAX_THREADS ? PTX_MAX_THREADS : (uint32_t)product;
 }
 
-static void parse_performance(struct ptx_parser *p) {
+static void parse_performance(struct ptx_parser *p)
+{
     struct ptx_function_info *info = &p->function->info;
     uint32_t dims[3];
     while (p->token.kind == PTX_TOKEN_DOTTED) {
@@ -100,7 +104,8 @@ static void parse_performance(struct ptx_parser *p) {
     }
 }
 
-static void resolve_labels(struct ptx_parser *p) {
+static void resolve_labels(struct ptx_parser *p)
+{
     for (uint32_t i = 0; i < p->labels.capacity; i++) {
         struct ptx_map_entry *entry = &p->labels.entries[i];
         struct ptx_symbol *label = entry->value;
@@ -117,7 +122,8 @@ static void resolve_labels(struct ptx_parser *p) {
         p->module->targets[fixup->target] = fixup->label->index;
 }
 
-static void parse_definition(struct ptx_parser *p) {
+static void parse_definition(struct ptx_parser *p)
+{
     struct ptx_function *f = p->function;
     if (f->defined)
         ptx_parse_fail(p, p->token.line, "function '%s' is defined twice", f->info.name);
@@ -137,14 +143,16 @@ static void parse_definition(struct ptx_parser *p) {
     resolve_labels(p);
 }
 
-static bool same_formals(const struct ptx_formal *a, const struct ptx_formal *b, uint32_t count) {
+static bool same_formals(const struct ptx_formal *a, const struct ptx_formal *b, uint32_t count)
+{
     for (uint32_t i = 0; i < count; i++)
         if (a[i].at.size_bytes != b[i].at.size_bytes || a[i].reg_log2 != b[i].reg_log2)
             return false;
     return true;
 }
 
-static struct ptx_function *new_function(struct ptx_parser *p, const char *name, size_t bytes, bool is_entry) {
+static struct ptx_function *new_function(struct ptx_parser *p, const char *name, size_t bytes, bool is_entry)
+{
     struct ptx_module *m = p->module;
     struct ptx_symbol *symbol = ptx_map_find(&p->symbols, name, bytes);
     if (symbol) {
@@ -167,7 +175,8 @@ static struct ptx_function *new_function(struct ptx_parser *p, const char *name,
     return f;
 }
 
-static void set_formals(struct ptx_parser *p, struct ptx_function *f, const struct ptx_function *seen) {
+static void set_formals(struct ptx_parser *p, struct ptx_function *f, const struct ptx_function *seen)
+{
     if (seen->info.name && (seen->formal_count != f->formal_count || seen->result_count != f->result_count ||
                             !same_formals(seen->formals, f->formals, f->formal_count) ||
                             !same_formals(seen->results, f->results, f->result_count)))
@@ -191,7 +200,8 @@ static void set_formals(struct ptx_parser *p, struct ptx_function *f, const stru
 }
 
 /* After .entry or .func. */
-static void parse_function(struct ptx_parser *p, bool is_entry, bool is_extern) {
+static void parse_function(struct ptx_parser *p, bool is_entry, bool is_extern)
+{
     struct ptx_function results = {0};
     struct ptx_map scope = {0};
     p->function = &results; /* results come before the name: their frame space moves over below */
@@ -238,7 +248,8 @@ static void parse_function(struct ptx_parser *p, bool is_entry, bool is_extern) 
     p->function = NULL;
 }
 
-static void skip_section(struct ptx_parser *p) {
+static void skip_section(struct ptx_parser *p)
+{
     ptx_parse_next(p); /* .section */
     while (p->token.kind == PTX_TOKEN_DOTTED || p->token.kind == PTX_TOKEN_IDENT)
         ptx_parse_next(p);
@@ -251,7 +262,8 @@ static void skip_section(struct ptx_parser *p) {
     }
 }
 
-static void parse_version(struct ptx_parser *p) {
+static void parse_version(struct ptx_parser *p)
+{
     ptx_parse_next(p);
     if (p->token.kind != PTX_TOKEN_FLOAT || p->token.bits_bytes || !(p->token.number >= 1.0 && p->token.number < 100.0))
         ptx_parse_fail(p, p->token.line, "expected a version such as 7.0");
@@ -259,7 +271,8 @@ static void parse_version(struct ptx_parser *p) {
     ptx_parse_next(p);
 }
 
-static void parse_target(struct ptx_parser *p) {
+static void parse_target(struct ptx_parser *p)
+{
     do {
         ptx_parse_next(p);
         if (p->token.kind != PTX_TOKEN_IDENT)
@@ -280,7 +293,8 @@ static void parse_target(struct ptx_parser *p) {
 }
 
 /* .visible .extern .weak .common in front of a variable or function. */
-static bool parse_linkage(struct ptx_parser *p) {
+static bool parse_linkage(struct ptx_parser *p)
+{
     bool is_extern = false;
     for (;; ptx_parse_next(p)) {
         if (ptx_parse_is_dotted(p, "extern"))
@@ -291,7 +305,8 @@ static bool parse_linkage(struct ptx_parser *p) {
     }
 }
 
-static void parse_top_level(struct ptx_parser *p) {
+static void parse_top_level(struct ptx_parser *p)
+{
     bool is_extern = parse_linkage(p);
     if (p->module->version == 0)
         ptx_parse_fail(p, p->token.line, "the text does not begin with .version");
@@ -334,7 +349,8 @@ static void parse_top_level(struct ptx_parser *p) {
     }
 }
 
-void ptx_parse_text(struct ptx_parser *p) {
+void ptx_parse_text(struct ptx_parser *p)
+{
     ptx_parse_next(p);
     if (ptx_parse_is_dotted(p, "version"))
         parse_version(p);

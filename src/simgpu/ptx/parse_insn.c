@@ -8,7 +8,8 @@
 
 static void parse_operand(struct ptx_parser *p, struct ptx_operand *out, unsigned depth);
 
-static void bind_name(struct ptx_parser *p, struct ptx_operand *out) {
+static void bind_name(struct ptx_parser *p, struct ptx_operand *out)
+{
     struct ptx_symbol *symbol = ptx_parse_find(p, out->name, out->name_bytes);
     if (symbol && symbol->kind == PTX_SYM_REGISTER) {
         out->kind = PTX_OPERAND_REG;
@@ -23,7 +24,8 @@ static void bind_name(struct ptx_parser *p, struct ptx_operand *out) {
 }
 
 /* A special register's name: %tid.x is two tokens. */
-static bool parse_sreg(struct ptx_parser *p, struct ptx_operand *out) {
+static bool parse_sreg(struct ptx_parser *p, struct ptx_operand *out)
+{
     char name[64];
     size_t bytes = out->name_bytes;
     if (out->name[0] != '%' || bytes > 40)
@@ -43,7 +45,8 @@ static bool parse_sreg(struct ptx_parser *p, struct ptx_operand *out) {
     return true;
 }
 
-static void parse_named(struct ptx_parser *p, struct ptx_operand *out) {
+static void parse_named(struct ptx_parser *p, struct ptx_operand *out)
+{
     out->name = p->token.text;
     out->name_bytes = p->token.bytes;
     ptx_parse_next(p);
@@ -64,7 +67,8 @@ static void parse_named(struct ptx_parser *p, struct ptx_operand *out) {
                               SHOWN(p->token.bytes), p->token.text);
 }
 
-static void parse_pair(struct ptx_parser *p, struct ptx_operand *out) {
+static void parse_pair(struct ptx_parser *p, struct ptx_operand *out)
+{
     struct ptx_operand second = {0};
     if (p->token.kind != PTX_TOKEN_IDENT)
         ptx_parse_fail(p, p->token.line, "expected a predicate");
@@ -74,7 +78,8 @@ static void parse_pair(struct ptx_parser *p, struct ptx_operand *out) {
     out->second = second.kind == PTX_OPERAND_SINK ? 0 : second.reg;
 }
 
-static void parse_number(struct ptx_parser *p, struct ptx_operand *out) {
+static void parse_number(struct ptx_parser *p, struct ptx_operand *out)
+{
     bool negative = ptx_parse_accept(p, '-');
     if (p->token.kind == PTX_TOKEN_FLOAT) {
         out->kind = PTX_OPERAND_FLOAT;
@@ -92,7 +97,8 @@ static void parse_number(struct ptx_parser *p, struct ptx_operand *out) {
         out->value = 0 - out->value;
 }
 
-static void parse_address(struct ptx_parser *p, struct ptx_operand *out) {
+static void parse_address(struct ptx_parser *p, struct ptx_operand *out)
+{
     if (p->token.kind == PTX_TOKEN_IDENT) {
         out->name = p->token.text;
         out->name_bytes = p->token.bytes;
@@ -112,7 +118,8 @@ static void parse_address(struct ptx_parser *p, struct ptx_operand *out) {
     ptx_parse_expect(p, ']');
 }
 
-static void parse_vector(struct ptx_parser *p, struct ptx_operand *out, unsigned depth) {
+static void parse_vector(struct ptx_parser *p, struct ptx_operand *out, unsigned depth)
+{
     out->kind = PTX_OPERAND_VECTOR;
     out->elements = ptx_parse_take(p, 4 * sizeof(*out->elements));
     do {
@@ -123,7 +130,8 @@ static void parse_vector(struct ptx_parser *p, struct ptx_operand *out, unsigned
     ptx_parse_expect(p, '}');
 }
 
-static void parse_operand(struct ptx_parser *p, struct ptx_operand *out, unsigned depth) {
+static void parse_operand(struct ptx_parser *p, struct ptx_operand *out, unsigned depth)
+{
     *out = (struct ptx_operand){0};
     if (ptx_parse_accept(p, '!')) {
         if (p->token.kind != PTX_TOKEN_IDENT)
@@ -149,7 +157,8 @@ static void parse_operand(struct ptx_parser *p, struct ptx_operand *out, unsigne
     }
 }
 
-static void parse_guard(struct ptx_parser *p, struct ptx_stmt *s) {
+static void parse_guard(struct ptx_parser *p, struct ptx_stmt *s)
+{
     ptx_parse_next(p);
     s->guard_negated = ptx_parse_accept(p, '!');
     struct ptx_operand guard = {0};
@@ -161,7 +170,8 @@ static void parse_guard(struct ptx_parser *p, struct ptx_stmt *s) {
     s->guard = guard.reg;
 }
 
-static void parse_modifiers(struct ptx_parser *p, struct ptx_stmt *s) {
+static void parse_modifiers(struct ptx_parser *p, struct ptx_stmt *s)
+{
     for (; p->token.kind == PTX_TOKEN_DOTTED; ptx_parse_next(p)) {
         int type = ptx_parse_name(&p->type_names, p->token.text, p->token.bytes);
         int mod = ptx_parse_name(&p->mod_names, p->token.text, p->token.bytes);
@@ -177,7 +187,8 @@ static void parse_modifiers(struct ptx_parser *p, struct ptx_stmt *s) {
 }
 
 /* ( operand, ... ) of a call. */
-static struct ptx_operand *parse_call_list(struct ptx_parser *p, unsigned *count_out) {
+static struct ptx_operand *parse_call_list(struct ptx_parser *p, unsigned *count_out)
+{
     struct ptx_operand *list = NULL;
     unsigned count = 0, capacity = 0;
     ptx_parse_expect(p, '(');
@@ -201,7 +212,8 @@ static struct ptx_operand *parse_call_list(struct ptx_parser *p, unsigned *count
 }
 
 /* call (results), name, (arguments); */
-static void parse_call(struct ptx_parser *p, struct ptx_stmt *s) {
+static void parse_call(struct ptx_parser *p, struct ptx_stmt *s)
+{
     if (ptx_parse_is_punct(p, '(')) {
         s->call_results = parse_call_list(p, &s->call_result_count);
         ptx_parse_expect(p, ',');
@@ -217,7 +229,8 @@ static void parse_call(struct ptx_parser *p, struct ptx_stmt *s) {
     }
 }
 
-void ptx_parse_instruction(struct ptx_parser *p, const struct ptx_token *name) {
+void ptx_parse_instruction(struct ptx_parser *p, const struct ptx_token *name)
+{
     struct ptx_stmt *s = &p->stmt;
     *s = (struct ptx_stmt){.line = p->token.line};
     s->text = name ? name->text : p->token.text;

@@ -10,13 +10,15 @@
 #define MAX_LOCAL_BYTES (UINT64_C(1) << 19)
 #define MAX_PARAM_BYTES UINT64_C(32764)
 
-void ptx_parse_skip_line(struct ptx_parser *p) {
+void ptx_parse_skip_line(struct ptx_parser *p)
+{
     unsigned line = p->token.line;
     while (p->token.kind != PTX_TOKEN_END && p->token.line == line)
         ptx_parse_next(p);
 }
 
-static uint32_t parse_align(struct ptx_parser *p) {
+static uint32_t parse_align(struct ptx_parser *p)
+{
     ptx_parse_next(p);
     uint64_t align = ptx_parse_unsigned(p, 1 << 16, "alignment");
     if (!align || (align & (align - 1)))
@@ -25,7 +27,8 @@ static uint32_t parse_align(struct ptx_parser *p) {
 }
 
 /* .param .u64 .ptr .global .align 4: attributes of a pointer parameter, without effect here. */
-static void parse_pointer_attributes(struct ptx_parser *p) {
+static void parse_pointer_attributes(struct ptx_parser *p)
+{
     if (!ptx_parse_is_dotted(p, "ptr"))
         return;
     ptx_parse_next(p);
@@ -40,7 +43,8 @@ static void parse_pointer_attributes(struct ptx_parser *p) {
     }
 }
 
-void ptx_parse_declarator(struct ptx_parser *p, struct ptx_declarator *out) {
+void ptx_parse_declarator(struct ptx_parser *p, struct ptx_declarator *out)
+{
     *out = (struct ptx_declarator){.count = 1, .line = p->token.line};
     unsigned vector = 1;
     for (;;) {
@@ -85,7 +89,8 @@ void ptx_parse_declarator(struct ptx_parser *p, struct ptx_declarator *out) {
         out->align = natural;
 }
 
-uint64_t ptx_declarator_bytes(struct ptx_parser *p, const struct ptx_declarator *d, uint64_t limit) {
+uint64_t ptx_declarator_bytes(struct ptx_parser *p, const struct ptx_declarator *d, uint64_t limit)
+{
     uint64_t bytes = d->count << ptx_type_log2(d->type);
     if (bytes > limit)
         ptx_parse_fail(p, d->line, "'%.*s' is too large", (int)(d->name_bytes < 200 ? d->name_bytes : 200), d->name);
@@ -102,7 +107,8 @@ struct init {
     enum ptx_type type;
 };
 
-static void init_room(struct ptx_parser *p, struct init *init) {
+static void init_room(struct ptx_parser *p, struct init *init)
+{
     uint64_t size = UINT64_C(1) << init->log2;
     if (init->at + size <= init->capacity)
         return;
@@ -118,7 +124,8 @@ static void init_room(struct ptx_parser *p, struct init *init) {
     init->capacity = more;
 }
 
-static void init_address(struct ptx_parser *p, struct init *init) {
+static void init_address(struct ptx_parser *p, struct init *init)
+{
     struct ptx_module *m = p->module;
     bool generic = p->token.bytes == 7 && !memcmp(p->token.text, "generic", 7);
     if (generic) {
@@ -142,7 +149,8 @@ static void init_address(struct ptx_parser *p, struct init *init) {
     m->relocs[m->reloc_count++] = (struct ptx_reloc){init->index, symbol->index, init->at, addend};
 }
 
-static void init_number(struct ptx_parser *p, struct init *init) {
+static void init_number(struct ptx_parser *p, struct init *init)
+{
     uint64_t bits;
     bool negative = ptx_parse_accept(p, '-');
     if (p->token.kind == PTX_TOKEN_FLOAT) {
@@ -169,7 +177,8 @@ static void init_number(struct ptx_parser *p, struct init *init) {
     memcpy(init->image + init->at, &bits, (size_t)1 << init->log2);
 }
 
-static void init_list(struct ptx_parser *p, struct init *init, unsigned depth) {
+static void init_list(struct ptx_parser *p, struct init *init, unsigned depth)
+{
     if (ptx_parse_accept(p, '{')) {
         if (depth > 8)
             ptx_parse_fail(p, p->token.line, "initial values are nested too deeply");
@@ -187,7 +196,8 @@ static void init_list(struct ptx_parser *p, struct init *init, unsigned depth) {
     init->at += UINT64_C(1) << init->log2;
 }
 
-void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern) {
+void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern)
+{
     struct ptx_module *m = p->module;
     struct ptx_declarator d;
     ptx_parse_declarator(p, &d);
@@ -226,7 +236,8 @@ void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern) {
     ptx_parse_expect(p, ';');
 }
 
-void ptx_parse_shared(struct ptx_parser *p, bool is_extern) {
+void ptx_parse_shared(struct ptx_parser *p, bool is_extern)
+{
     struct ptx_module *m = p->module;
     struct ptx_declarator d;
     ptx_parse_declarator(p, &d);
@@ -245,7 +256,8 @@ void ptx_parse_shared(struct ptx_parser *p, bool is_extern) {
 }
 
 /* .reg .type name, name<count>, ...; */
-static void parse_reg(struct ptx_parser *p) {
+static void parse_reg(struct ptx_parser *p)
+{
     ptx_parse_next(p);
     if (ptx_parse_is_dotted(p, "v2") || ptx_parse_is_dotted(p, "v4"))
         ptx_parse_unsupported(p, p->token.line, "unsupported: vector registers");
@@ -273,7 +285,8 @@ static void parse_reg(struct ptx_parser *p) {
     ptx_parse_expect(p, ';');
 }
 
-static void parse_local(struct ptx_parser *p) {
+static void parse_local(struct ptx_parser *p)
+{
     struct ptx_function *f = p->function;
     struct ptx_declarator d;
     ptx_parse_next(p);
@@ -292,7 +305,8 @@ static void parse_local(struct ptx_parser *p) {
 }
 
 /* A call's argument or result: bytes of a lane together, in the caller's frame. */
-static void parse_call_object(struct ptx_parser *p) {
+static void parse_call_object(struct ptx_parser *p)
+{
     struct ptx_declarator d;
     ptx_parse_next(p);
     ptx_parse_declarator(p, &d);
@@ -305,7 +319,8 @@ static void parse_call_object(struct ptx_parser *p) {
     ptx_parse_expect(p, ';');
 }
 
-static void parse_branch_targets(struct ptx_parser *p, const char *name, size_t bytes) {
+static void parse_branch_targets(struct ptx_parser *p, const char *name, size_t bytes)
+{
     struct ptx_module *m = p->module;
     ptx_parse_next(p);
     struct ptx_symbol *symbol = ptx_parse_declare(p, name, bytes, PTX_SYM_TARGETS);
@@ -330,13 +345,16 @@ static void parse_branch_targets(struct ptx_parser *p, const char *name, size_t 
     }
 }
 
-static void parse_label(struct ptx_parser *p, const char *name, size_t bytes) {
+static void parse_label(struct ptx_parser *p, const char *name, size_t bytes)
+{
     if (ptx_parse_is_dotted(p, "branchtargets")) {
         parse_branch_targets(p, name, bytes);
         return;
     }
-    if (p->token.kind == PTX_TOKEN_DOTTED && (ptx_parse_is_dotted(p, "callprototype") || ptx_parse_is_dotted(p, "calltargets")))
-        ptx_parse_unsupported(p, p->token.line, "unsupported: indirect calls (.%.*s)", (int)p->token.bytes, p->token.text);
+    if (p->token.kind == PTX_TOKEN_DOTTED &&
+        (ptx_parse_is_dotted(p, "callprototype") || ptx_parse_is_dotted(p, "calltargets")))
+        ptx_parse_unsupported(p, p->token.line, "unsupported: indirect calls (.%.*s)", (int)p->token.bytes,
+                              p->token.text);
     struct ptx_symbol *label = ptx_parse_label(p, name, bytes);
     if (label->defined)
         ptx_parse_fail(p, p->token.line, "label '%.*s' is defined twice", (int)(bytes < 200 ? bytes : 200), name);
@@ -344,13 +362,15 @@ static void parse_label(struct ptx_parser *p, const char *name, size_t bytes) {
     label->index = (uint32_t)p->module->code_count;
 }
 
-static void open_scope(struct ptx_parser *p) {
+static void open_scope(struct ptx_parser *p)
+{
     if (p->depth == PTX_MAX_SCOPES)
         ptx_parse_fail(p, p->token.line, "blocks are nested too deeply");
     p->scopes[p->depth++] = (struct ptx_map){0};
 }
 
-void ptx_parse_pragma(struct ptx_parser *p) {
+void ptx_parse_pragma(struct ptx_parser *p)
+{
     ptx_parse_next(p);
     if (p->token.kind != PTX_TOKEN_STRING)
         ptx_parse_fail(p, p->token.line, "expected a string");
@@ -360,7 +380,8 @@ void ptx_parse_pragma(struct ptx_parser *p) {
     ptx_parse_expect(p, ';');
 }
 
-static void parse_directive(struct ptx_parser *p) {
+static void parse_directive(struct ptx_parser *p)
+{
     if (ptx_parse_is_dotted(p, "reg"))
         parse_reg(p);
     else if (ptx_parse_is_dotted(p, "local"))
@@ -382,7 +403,8 @@ static void parse_directive(struct ptx_parser *p) {
                               (int)(p->token.bytes < 60 ? p->token.bytes : 60), p->token.text);
 }
 
-void ptx_parse_body(struct ptx_parser *p) {
+void ptx_parse_body(struct ptx_parser *p)
+{
     unsigned outer = p->depth;
     ptx_parse_expect(p, '{');
     open_scope(p);

@@ -41,9 +41,9 @@ struct ptx_global {
     const char *name;
     uint64_t size_bytes;
     uint32_t align_bytes;
-    bool is_const;        /* .const rather than .global */
-    const void *init;     /* size_bytes of initial content, or NULL for zeros; relocations excluded */
-    uint64_t address;     /* device address: written by the caller, before ptx_module_link */
+    bool is_const;    /* .const rather than .global */
+    const void *init; /* size_bytes of initial content, or NULL for zeros; relocations excluded */
+    uint64_t address; /* device address: written by the caller, before ptx_module_link */
 };
 
 struct ptx_error {
@@ -56,7 +56,7 @@ struct ptx_error {
 int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **module_out, struct ptx_error *error);
 void ptx_module_destroy(struct ptx_module *module); /* NULL is fine; no grid of it may be alive */
 
-unsigned ptx_module_target(const struct ptx_module *module); /* e.g. 70 for sm_70 */
+unsigned ptx_module_target(const struct ptx_module *module);   /* e.g. 70 for sm_70 */
 size_t ptx_module_code_bytes(const struct ptx_module *module); /* what a device would spend on its code, estimated */
 size_t ptx_module_function_count(const struct ptx_module *module); /* entries first, in text order */
 struct ptx_function *ptx_module_function_at(struct ptx_module *module, size_t index);
@@ -93,7 +93,7 @@ struct ptx_fault {
 struct ptx_counters {
     uint64_t warp_instructions;
     uint64_t thread_instructions;
-    uint64_t flops; /* fp32+fp64 operations, fma = 2 */
+    uint64_t flops;                                                 /* fp32+fp64 operations, fma = 2 */
     uint64_t read_bytes[SG_TIER_COUNT], write_bytes[SG_TIER_COUNT]; /* global accesses, atomics count in both */
 };
 
@@ -115,9 +115,9 @@ void ptx_grid_destroy(struct ptx_grid *grid); /* no thread may be in ptx_grid_ru
 
 enum ptx_progress {
     PTX_RUNNING, /* something advanced; call again */
-    PTX_IDLE,    /* every block that is not being run by another thread just now is waiting for that thread's: nothing for
+    PTX_IDLE, /* every block that is not being run by another thread just now is waiting for that thread's: nothing for
                     this caller to do at present */
-    PTX_DONE,    /* all blocks finished, or the grid faulted and every thread has left it */
+    PTX_DONE, /* all blocks finished, or the grid faulted and every thread has left it */
 };
 /*
  * Runs resident blocks of the grid for about `warp_instructions`. Thread-safe: several workers may serve one grid; each

@@ -42,7 +42,7 @@ static void bench_matmul(struct machine *m, unsigned workers, int n)
         .name = "matmul", .grid = {n / 16, n / 16}, .block = {16, 16}, .params = &p, .workers = workers};
     double best = 1e9, least = 1e9;
     struct outcome outcome;
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 30; i++) {
         double start = now(), work = processor_time();
         outcome = machine_run(m, &launch);
         double took = now() - start;
@@ -92,7 +92,7 @@ static void bench_load(const char *text, size_t bytes)
     for (size_t i = 0; i < bytes; i++)
         lines += text[i] == '\n';
     double best = 1e9;
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 30; i++) {
         struct ptx_module *module;
         struct ptx_error error;
         double start = now();

@@ -163,6 +163,10 @@ static void release(struct ptx_run *r, uint32_t id) {
     for (uint32_t i = 0; i < b->warp_count; i++) {
         struct ptx_warp *w = &b->warps[i];
         uint32_t lanes = 0;
+        if (w->bar_shared == id + 1) { /* all that wait, wait for this one, and for no result */
+            w->waiting = 0;
+            continue;
+        }
         for (unsigned lane = 0; lane < PTX_LANES; lane++)
             lanes |= (uint32_t)(w->bar_id[lane] == id) << lane;
         lanes &= w->waiting;
@@ -220,6 +224,7 @@ bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_ins
         bar->reduces = true;
     }
     if (in->aux != PTX_BAR_ARRIVE) {
+        w->bar_shared = in->aux == PTX_BAR_SYNC && (!w->waiting || w->bar_shared == id + 1) ? id + 1 : 0;
         w->waiting |= lanes;
         for (unsigned lane = 0; lane < PTX_LANES; lane++) {
             bool here = lanes >> lane & 1;

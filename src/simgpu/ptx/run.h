@@ -22,6 +22,7 @@ struct ptx_warp {
     uint8_t *local;     /* 32 times local_bytes */
     uint32_t bar_result[PTX_LANES]; /* offset in registers; 0 = none */
     uint8_t bar_kind[PTX_LANES], bar_id[PTX_LANES];
+    uint32_t bar_shared; /* 1 + the barrier that all waiting lanes wait for without wanting a result; 0 = not so */
 };
 
 struct ptx_barrier {

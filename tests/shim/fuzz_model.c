@@ -18,7 +18,7 @@
 #include "stats/stats.h"
 
 struct fuzz fuzz = {.seed = 1, .workers = 3, .host_mapped = true};
-extern const unsigned char fuzz_ptx[];
+extern const unsigned char shim_ptx[];
 
 static double seconds = 60;
 static const char *commit_mode = "auto", *vram = "32M";
@@ -189,7 +189,7 @@ static void start(void)
     CUmodule module;
     FUZZ_OK(cuInit(0));
     FUZZ_OK(cuCtxCreate_v2(&fuzz.context, 0, 0));
-    FUZZ_OK(cuModuleLoadData(&module, fuzz_ptx));
+    FUZZ_OK(cuModuleLoadData(&module, shim_ptx));
     FUZZ_OK(cuModuleGetFunction(&fuzz.affine, module, "affine"));
     FUZZ_OK(cuModuleGetFunction(&fuzz.mix, module, "mix"));
     FUZZ_OK(cuModuleGetFunction(&fuzz.add_table, module, "add_table"));

@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "policy/policy.h"
 #include "shim/refuse.h"
 #include "space/budget.h"
 #include "space/ledger.h"
@@ -22,6 +23,7 @@ struct gpu {
 };
 static struct gpu gpus[HR_MAX_GPUS];
 static unsigned gpu_count;
+static size_t host_budget_bytes; /* whole chunks; set once */
 static struct hr_mutex overhead_lock = HR_MUTEX_INIT(HR_RANK_CONTEXT + 1, "overhead");
 
 unsigned hr_gpu_count(void)
@@ -55,7 +57,7 @@ size_t hr_gpu_free_bytes(unsigned gpu)
 /* A little VRAM stays free for what the driver takes behind our back (lazily loaded code, local memory). */
 static size_t spare_bytes(const struct gpu *g)
 {
-    size_t spare = g->vram_bytes / 64;
+    size_t spare = g->cap_bytes / 64;
     return spare > ((size_t)256 << 20) ? (size_t)256 << 20 : spare;
 }
 
@@ -68,7 +70,7 @@ static size_t assumed_overhead_bytes(const struct gpu *g)
 
 static size_t limit_chunks(const struct gpu *g)
 {
-    size_t taken = g->overhead_bytes + (g->cap_bytes == g->vram_bytes ? spare_bytes(g) : 0);
+    size_t taken = g->overhead_bytes + spare_bytes(g);
     size_t left = g->cap_bytes > taken ? g->cap_bytes - taken : 0;
     size_t chunks = left >> hr_space.chunk_shift;
     return chunks > 0 ? chunks : 1;
@@ -92,10 +94,42 @@ static CUresult ask_gpu(struct gpu *g, int ordinal, size_t *granularity_out)
     return hr_drv.cuMemGetAllocationGranularity(granularity_out, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 }
 
-/* Virtual capacity of one window: the ratio's, but never more than can be backed. */
-static size_t window_cap(const struct gpu *g, size_t host_bytes)
+static size_t limit_bytes(const struct gpu *g)
 {
-    size_t backed = g->cap_bytes - assumed_overhead_bytes(g) + host_bytes;
+    return limit_chunks(g) << hr_space.chunk_shift;
+}
+
+/*
+ * Two runs of host memory are not promised, so that with everything allocated and touched there is room for an exchange: a
+ * chunk comes in only where another has left, and leaves only where host memory is free.
+ */
+static size_t slack_bytes(const struct gpu *g)
+{
+    size_t run = hr_policy_run_chunks((size_t)1 << hr_space.chunk_shift, g->vram_bytes >> hr_space.chunk_shift);
+    return run << (hr_space.chunk_shift + 1);
+}
+
+/* The host memory that all windows together may promise. */
+static size_t promised_host_bytes(void)
+{
+    size_t slack = 0;
+    for (unsigned i = 0; i < gpu_count; i++)
+        slack += slack_bytes(&gpus[i]);
+    return host_budget_bytes > slack ? host_budget_bytes - slack : 0;
+}
+
+static size_t all_limits_bytes(void)
+{
+    size_t sum = 0;
+    for (unsigned i = 0; i < gpu_count; i++)
+        sum += limit_bytes(&gpus[i]);
+    return sum;
+}
+
+/* Virtual capacity of one window: the ratio's, but never more than can be backed. */
+static size_t window_cap(const struct gpu *g)
+{
+    size_t backed = limit_bytes(g) + promised_host_bytes();
     double ratio = hr_config()->ratio;
     size_t asked = ratio > 0 ? (size_t)(ratio * (double)g->cap_bytes) : backed;
     return (asked < backed ? asked : backed) >> hr_space.chunk_shift << hr_space.chunk_shift;
@@ -103,18 +137,18 @@ static size_t window_cap(const struct gpu *g, size_t host_bytes)
 
 static CUresult start_space(unsigned chunk_shift, size_t host_bytes)
 {
-    size_t caps[HR_MAX_GPUS], windows[HR_MAX_GPUS], pool = host_bytes;
+    size_t caps[HR_MAX_GPUS], windows[HR_MAX_GPUS];
     hr_space.chunk_shift = chunk_shift;
+    host_budget_bytes = host_bytes;
     for (unsigned i = 0; i < gpu_count; i++) {
-        caps[i] = window_cap(&gpus[i], host_bytes);
+        caps[i] = window_cap(&gpus[i]);
         windows[i] = caps[i] * 2; /* addresses are plentiful: fragmentation of them must not cost capacity */
-        pool += gpus[i].cap_bytes - assumed_overhead_bytes(&gpus[i]);
     }
     CUresult r = hr_space_init(gpu_count, windows, chunk_shift);
     if (r != CUDA_SUCCESS)
         return r;
     hr_shim_set_windows(hr_space.base, hr_space.bytes);
-    hr_ledger_init(pool - host_bytes, host_bytes, gpu_count, caps);
+    hr_ledger_init(all_limits_bytes(), promised_host_bytes(), gpu_count, caps);
     struct hr_stats_gpu told[HR_MAX_GPUS];
     for (unsigned i = 0; i < gpu_count; i++) {
         struct gpu *g = &gpus[i];
@@ -152,7 +186,7 @@ CUresult hr_gpu_start(void)
     gpu_count = (unsigned)count;
     if (granularity == 0 || (granularity & (granularity - 1)))
         return CUDA_ERROR_NOT_SUPPORTED;
-    return start_space((unsigned)__builtin_ctzll(granularity), hr_budget_host_bytes());
+    return start_space((unsigned)__builtin_ctzll(granularity), hr_budget_host_bytes() / granularity * granularity);
 }
 
 size_t hr_gpu_real_free(void)
@@ -161,9 +195,11 @@ size_t hr_gpu_real_free(void)
     return hr_drv.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS ? free_bytes : 0;
 }
 
+/* Contexts and modules that take more than was assumed make the capacity smaller: nothing may be promised that they hold. */
 static void set_limit_locked(unsigned gpu)
 {
     hr_tier_vram_set_limit(gpu, limit_chunks(&gpus[gpu]));
+    hr_ledger_lower(gpu, window_cap(&gpus[gpu]), all_limits_bytes());
 }
 
 /*

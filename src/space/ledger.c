@@ -10,11 +10,12 @@
  */
 
 static struct hr_mutex ledger_lock = HR_MUTEX_INIT(HR_RANK_LEDGER, "ledger");
-static size_t vram_part_bytes; /* set once: of the pool */
+static size_t first_pool_bytes, first_vram_bytes, first_cap_bytes[HR_MAX_GPUS]; /* set once */
+static size_t vram_part_bytes; /* guarded by ledger_lock: of the pool */
 static size_t promised_bytes;  /* guarded by ledger_lock: host memory, in the per-user ledger */
 static _Atomic(size_t) host_used_bytes;
-static size_t pool_bytes;             /* set once */
-static size_t cap_bytes[HR_MAX_GPUS]; /* set once */
+static size_t pool_bytes;             /* guarded by ledger_lock */
+static size_t cap_bytes[HR_MAX_GPUS]; /* guarded by ledger_lock */
 static size_t batch_bytes;            /* set once */
 static unsigned gpus;                 /* set once */
 static size_t drawn_total;            /* guarded by ledger_lock: charges and credits */
@@ -24,17 +25,26 @@ static size_t peak_bytes;             /* guarded by ledger_lock: highest drawn_t
 void hr_ledger_init(size_t vram_bytes, size_t host_bytes, unsigned gpu_count, const size_t *window_cap_bytes)
 {
     size_t pool = vram_bytes + host_bytes;
-    vram_part_bytes = vram_bytes;
-    pool_bytes = pool;
+    first_vram_bytes = vram_part_bytes = vram_bytes;
+    first_pool_bytes = pool_bytes = pool;
     gpus = gpu_count;
     size_t smallest = pool;
     for (unsigned g = 0; g < gpu_count; g++) {
-        cap_bytes[g] = window_cap_bytes[g];
+        first_cap_bytes[g] = cap_bytes[g] = window_cap_bytes[g];
         if (cap_bytes[g] < smallest)
             smallest = cap_bytes[g];
     }
     /* Large enough that few charges take the lock, small enough that idle credits do not matter. */
     batch_bytes = smallest / 64 < ((size_t)64 << 20) ? smallest / 64 : (size_t)64 << 20;
+}
+
+void hr_ledger_lower(unsigned gpu, size_t cap, size_t vram_bytes)
+{
+    hr_mutex_lock(&ledger_lock);
+    cap_bytes[gpu] = cap < first_cap_bytes[gpu] ? cap : first_cap_bytes[gpu];
+    vram_part_bytes = vram_bytes < first_vram_bytes ? vram_bytes : first_vram_bytes;
+    pool_bytes = first_pool_bytes - (first_vram_bytes - vram_part_bytes);
+    hr_mutex_unlock(&ledger_lock);
 }
 
 static void give_back_locked(unsigned gpu, size_t bytes)
@@ -172,7 +182,7 @@ size_t hr_ledger_charged(unsigned gpu)
 
 size_t hr_ledger_capacity(unsigned gpu)
 {
-    return cap_bytes[gpu] < pool_bytes ? cap_bytes[gpu] : pool_bytes;
+    return first_cap_bytes[gpu] < first_pool_bytes ? first_cap_bytes[gpu] : first_pool_bytes;
 }
 
 size_t hr_ledger_free(unsigned gpu)

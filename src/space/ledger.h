@@ -14,6 +14,9 @@
 /* Sets the pool (VRAM of all GPUs + host) and the caps. Once, before the first charge. What charges need of host memory beyond
  * the VRAM is promised in the per-user ledger, in large steps (share.h). */
 void hr_ledger_init(size_t vram_bytes, size_t host_bytes, unsigned gpu_count, const size_t *window_cap_bytes);
+/* What can be granted from now on, where VRAM has become less than at the start (or more again, up to that); what is charged
+ * stays. hr_ledger_capacity does not change. Locks: HR_RANK_LEDGER. */
+void hr_ledger_lower(unsigned gpu, size_t cap_bytes, size_t vram_bytes);
 /* The host tier took (or gave back) so many bytes of host memory. No lock. */
 void hr_ledger_host_used(ptrdiff_t bytes);
 /* true = charged. false = it does not fit, other threads' credits included. Locks: HR_RANK_LEDGER, only when the thread's

@@ -8,10 +8,18 @@
 
 #include <criterion/criterion.h>
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "base/clock.h"
+#include "base/lock.h"
 #include "driver/driver.h"
 #include "residency/access.h"
 #include "residency/move.h"
@@ -34,11 +42,90 @@ static inline CUcontext machine(const char *description, const char *deny)
 {
     CUcontext context;
     setenv("SIMGPU", description, 1);
+    setenv("HEADROOM_STATS", "off", 0);
     if (deny[0])
         setenv("SIMGPU_DENY", deny, 1);
     OK(cuInit(0));
     OK(cuCtxCreate_v2(&context, 0, 0));
     return context;
+}
+
+/* The kernels of kernels.cu. */
+extern const unsigned char shim_ptx[];
+static inline CUfunction kernel(const char *name)
+{
+    static CUmodule module;
+    CUfunction f;
+    if (!module)
+        OK(cuModuleLoadData(&module, shim_ptx));
+    OK(cuModuleGetFunction(&f, module, name));
+    return f;
+}
+static inline CUresult launch(CUfunction f, unsigned blocks, unsigned threads, CUstream s, void **params)
+{
+    return cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, 0, s, params, NULL);
+}
+/* y[i] += a for one word in every `stride` words, i < n. */
+static inline CUresult stride_add(CUdeviceptr y, uint64_t stride, uint32_t n, uint32_t a, CUstream s)
+{
+    return launch(kernel("stride_add"), 1 + n / 512, 128, s, (void *[]){&y, &stride, &n, &a});
+}
+/* y[i] = y[i] * a + b, `rounds` times over n words: long. */
+static inline CUresult slow_affine(CUdeviceptr y, uint32_t a, uint32_t b, uint32_t n, uint32_t rounds, CUstream s)
+{
+    return launch(kernel("slow_affine"), 1, 128, s, (void *[]){&y, &a, &b, &n, &rounds});
+}
+
+/*
+ * Runs body in a process of its own, up to its exit handlers, and returns simgpu's report of it (the caller frees it). An
+ * assertion that fails in body makes this fail, too.
+ */
+static inline char *apart(void (*body)(void))
+{
+    static const char name[] = "SIMGPU_REPORT";
+    char path[] = "/tmp/shim-report-XXXXXX";
+    int fd = mkstemp(path), status;
+    volatile int *done = mmap(NULL, sizeof *done, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert(fd >= 0 && done != MAP_FAILED);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv(name, path, 1);
+        body();
+        *done = 1;
+        exit(0);
+    }
+    cr_assert(child > 0 && waitpid(child, &status, 0) == child);
+    char *report = calloc(1, 1 << 16);
+    cr_assert(*done && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the process ended early: status 0x%x", status);
+    cr_assert(report && read(fd, report, 1) >= 0);
+    close(fd);
+    fd = open(path, O_RDONLY | O_CLOEXEC); /* it was replaced, not written in place */
+    cr_assert(read(fd, report, (1 << 16) - 1) > 0, "no report");
+    close(fd);
+    unlink(path);
+    return report;
+}
+/* A figure of the report, summed over the GPUs; name with its opening quote. */
+static inline unsigned long long figure(const char *report, const char *quoted_name)
+{
+    unsigned long long sum = 0;
+    cr_assert(strstr(report, quoted_name), "%s is not in the report:\n%s", quoted_name, report);
+    for (const char *at = report; (at = strstr(at, quoted_name)); at++)
+        sum += strtoull(at + strlen(quoted_name) + 3, NULL, 10);
+    return sum;
+}
+static inline void was_safe(const char *report)
+{
+    cr_assert_eq(figure(report, "\"unmapped_in_flight"), 0, "%s", report);
+    cr_assert_eq(figure(report, "\"freed_in_flight"), 0, "%s", report);
+}
+
+/* Whether the durations of a long run are wanted (tests/run.sh --long). */
+static inline bool is_long(void)
+{
+    const char *text = getenv("HEADROOM_TEST_LONG");
+    return text && *text && strcmp(text, "0") != 0;
 }
 
 /* A pattern that differs in every word of every buffer. */

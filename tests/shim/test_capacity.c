@@ -1,1 +1,222 @@
+/* Capacity: what is advertised can be had, what cannot be backed is refused by the allocating call, and small things share. */
 #include "core_test.h"
+
+#include "residency/quarantine.h"
+#include "space/ledger.h"
+
+static size_t free_bytes(void)
+{
+    size_t free_now, total, device_total;
+    OK(cuMemGetInfo_v2(&free_now, &total));
+    OK(cuDeviceTotalMem_v2(&device_total, 0));
+    cr_assert_eq(total, device_total);
+    cr_assert_leq(free_now, total);
+    return free_now;
+}
+
+Test(capacity, K24_every_answer_about_capacity_agrees, .timeout = 60)
+{
+    setenv("HEADROOM_HOST", "128M", 1);
+    machine("h200,vram=64M,host=512M", "");
+    size_t before = free_bytes();
+    CUdeviceptr p;
+    unsigned old_free, old_total;
+    cr_assert_gt(before, 128 * MIB, "more than the host's share is free");
+    OK(cuMemAlloc_v2(&p, 10 * MIB));
+    cr_assert_eq(free_bytes(), before - 10 * MIB);
+    OK(cuMemGetInfo(&old_free, &old_total));
+    cr_assert_eq(old_free, before - 10 * MIB);
+    OK(cuMemFree_v2(p));
+    cr_assert_eq(free_bytes(), before);
+    cr_assert_eq(hr_ledger_free(0), before);
+}
+
+/* Allocates in pieces until refused, then touches every piece by a kernel and reads everything back. */
+static void advertised(const char *deny, size_t piece, const char *vram_cap)
+{
+    setenv("HEADROOM_HOST", "96M", 1);
+    setenv("HEADROOM_VRAM", vram_cap, 1);
+    machine("h200,vram=64M,host=512M", deny);
+    kernel("stride_add"); /* the module takes VRAM, too */
+    size_t said = free_bytes(), got = 0, n = 0;
+    CUdeviceptr p[512];
+    CUresult r;
+    while ((r = cuMemAlloc_v2(&p[n], piece)) == CUDA_SUCCESS) {
+        got += piece;
+        n++;
+        cr_assert_lt(n, 512);
+    }
+    cr_assert_eq(r, CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert(got <= said && got + piece + CHUNK > said, "%zu bytes were free, %zu could be allocated", said, got);
+    for (size_t i = 0; i < n; i++)
+        OK(cuMemsetD32_v2(p[i], (unsigned)i, piece / 4));
+    for (size_t i = 0; i < n; i++)
+        OK(stride_add(p[i], 1024, (uint32_t)(piece / 4096), 1000, NULL));
+    for (size_t i = 0; i < n; i++) {
+        uint32_t first[2];
+        OK(cuMemcpyDtoH_v2(first, p[i], sizeof first));
+        cr_assert(first[0] == i + 1000 && first[1] == i, "piece %zu holds %u, %u", i, first[0], first[1]);
+    }
+}
+
+/* Shown failing by advertising host memory twice, and by leaving the modules' VRAM out of the ledger. */
+Test(capacity, K25_K27_what_is_called_free_can_be_allocated_and_used, .timeout = 120)
+{
+    advertised("", 6 * MIB, "100%");
+}
+Test(capacity, K25_the_same_where_host_memory_cannot_be_mapped, .timeout = 120)
+{
+    advertised("host_numa", 4 * MIB, "100%");
+}
+Test(capacity, K25_the_same_with_a_cap_of_vram, .timeout = 120)
+{
+    advertised("", 4 * MIB, "32M");
+}
+
+/* Shown failing by returning CUDA_ERROR_INVALID_VALUE for a full ledger. */
+Test(capacity, K28_out_of_memory_is_exactly_that_and_a_retry_after_a_free_works, .timeout = 60)
+{
+    setenv("HEADROOM_HOST", "64M", 1);
+    machine("h200,vram=64M,host=512M", "");
+    CUdeviceptr most, more, small;
+    size_t all = free_bytes() / CHUNK * CHUNK;
+    OK(cuMemAlloc_v2(&most, all));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&more, CHUNK));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&more, all));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&small, 512));
+    OK(cuMemFree_v2(most));
+    OK(cuMemAlloc_v2(&more, all));
+    OK(cuMemFree_v2(more));
+    OK(cuMemAlloc_v2(&small, 512));
+}
+
+/* The freed memory waits for a kernel that still runs: the retry waits for it, too, instead of failing. */
+Test(capacity, K28_a_retry_works_while_the_freed_memory_is_still_in_use, .timeout = 60)
+{
+    setenv("HEADROOM_HOST", "64M", 1);
+    machine("h200,vram=64M,host=512M", "");
+    kernel("slow_affine");
+    CUdeviceptr most, more;
+    CUstream s;
+    size_t all = free_bytes() / CHUNK * CHUNK;
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc_v2(&most, all));
+    OK(slow_affine(most, 3, 1, 4096, 300, s));
+    OK(cuMemFree_v2(most));
+    cr_assert(hr_quarantine_any());
+    OK(cuMemAlloc_v2(&more, all));
+    GIVES(CUDA_SUCCESS, cuStreamQuery(s));
+    OK(cuMemsetD8_v2(more, 1, all));
+}
+
+/* Shown failing by a ledger without caps: the call succeeded. */
+Test(capacity, K29_a_terabyte_is_refused_at_once, .timeout = 60)
+{
+    machine("h200,vram=64M", "");
+    CUdeviceptr p;
+    size_t pitch, before = free_bytes();
+    uint64_t start_ns = hr_clock_ns();
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&p, (size_t)1 << 40));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&p, SIZE_MAX));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&p, SIZE_MAX - CHUNK + 1));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocPitch_v2(&p, &pitch, (size_t)1 << 40, (size_t)1 << 40, 4));
+    cr_assert_lt(hr_clock_ns() - start_ns, UINT64_C(2000000000));
+    cr_assert_eq(free_bytes(), before, "a refusal costs nothing");
+}
+
+Test(capacity, K29_a_ratio_caps_what_the_host_could_back, .timeout = 60)
+{
+    setenv("HEADROOM_RATIO", "2", 1);
+    machine("h200,vram=64M", "");
+    CUdeviceptr p;
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&p, 130 * MIB));
+    OK(cuMemAlloc_v2(&p, 120 * MIB));
+}
+
+/* --- the cap ------------------------------------------------------------------------------------------------------ */
+
+static void use_much(void)
+{
+    setenv("HEADROOM_VRAM", "32M", 1);
+    machine("h200,vram=64M", "");
+    CUdeviceptr p[12];
+    for (int i = 0; i < 12; i++) {
+        OK(cuMemAlloc_v2(&p[i], 8 * MIB));
+        OK(cuMemsetD32_v2(p[i], 5, 2 * MIB));
+    }
+    for (int round = 0; round < 3; round++)
+        for (int i = 0; i < 12; i++)
+            OK(stride_add(p[i], 512, 4096, 1, NULL));
+    OK(cuCtxSynchronize());
+    cr_assert_gt(hr_stat_sum(HR_STAT_moved_in_bytes), 0);
+}
+
+Test(capacity, the_cap_holds_for_everything_on_the_card, .timeout = 60)
+{
+    char *report = apart(use_much);
+    unsigned long long peak = figure(report, "\"peak_vram_bytes");
+    cr_assert(peak <= 32 * MIB && peak >= 24 * MIB, "%llu bytes", peak);
+    was_safe(report);
+    free(report);
+}
+
+/* --- small allocations -------------------------------------------------------------------------------------------- */
+
+#define SMALL_COUNT 1000000
+#define SMALL_BYTES 512
+
+static CUdeviceptr *small_ones(void)
+{
+    CUdeviceptr *p = malloc(SMALL_COUNT * sizeof *p);
+    setenv("HEADROOM_HOST", "256M", 1);
+    machine("h200,vram=1G,host=2G", "");
+    for (size_t i = 0; i < SMALL_COUNT; i++)
+        OK(cuMemAlloc_v2(&p[i], SMALL_BYTES));
+    cr_assert_eq(hr_tier_vram.in_use_chunks(0), 0, "nothing was touched yet");
+    return p;
+}
+
+static size_t distinct_chunks(const CUdeviceptr *p, size_t from, size_t to, size_t step)
+{
+    uint8_t *seen = calloc(1, hr_space.bytes / CHUNK);
+    size_t n = 0;
+    for (size_t i = from; i < to; i += step) {
+        size_t c = (p[i] - hr_space.base) / CHUNK;
+        n += !seen[c];
+        seen[c] = 1;
+    }
+    free(seen);
+    return n;
+}
+
+Test(capacity, a_million_small_allocations_take_the_chunks_that_were_touched, .timeout = 240)
+{
+    CUdeviceptr *p = small_ones();
+    for (size_t i = 0; i < SMALL_COUNT; i += 9973)
+        OK(cuMemsetD8_v2(p[i], 7, SMALL_BYTES));
+    cr_assert_eq(hr_tier_vram.in_use_chunks(0), distinct_chunks(p, 0, SMALL_COUNT, 9973));
+    size_t half = SMALL_COUNT / 2;
+    for (size_t i = 0; i < half; i++)
+        if (i % 64 == 0) /* every chunk of the half several times; kernels and copies by turns */
+            OK(i % 128 ? stride_add(p[i], 1, SMALL_BYTES / 4, 1, NULL) : cuMemsetD32_v2(p[i], 3, SMALL_BYTES / 4));
+    cr_assert_eq(distinct_chunks(p, 0, half, 64), distinct_chunks(p, 0, half, 1));
+    free(p);
+}
+
+Test(capacity, a_touched_half_of_a_million_small_allocations_costs_a_tenth_more_at_most, .timeout = 240)
+{
+    CUdeviceptr *p = small_ones();
+    size_t half = SMALL_COUNT / 2;
+    for (size_t i = 0; i < half; i += 16)
+        OK(i % 32 ? stride_add(p[i], 1, SMALL_BYTES / 4, 1, NULL) : cuMemsetD32_v2(p[i], 3, SMALL_BYTES / 4));
+    size_t used = (hr_tier_vram.in_use_chunks(0) + hr_tier_host.in_use_chunks(0)) * CHUNK;
+    cr_assert_eq(used, distinct_chunks(p, 0, half, 16) * CHUNK);
+    cr_assert(used <= half * SMALL_BYTES * 11 / 10, "%zu bytes for %zu", used, half * SMALL_BYTES);
+    for (size_t i = 0; i < SMALL_COUNT; i++)
+        OK(cuMemFree_v2(p[i]));
+    OK(cuCtxSynchronize());
+    hr_space_flush_thread(hr_thread_self());
+    cr_assert_eq(hr_tier_vram.in_use_chunks(0), 0, "%zu chunks stay", hr_tier_vram.in_use_chunks(0));
+    cr_assert_eq(hr_ledger_charged(0), 0);
+    free(p);
+}

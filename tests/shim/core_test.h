@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,12 +31,34 @@
 #define MIB ((size_t)1 << 20)
 #define CHUNK (2 * MIB)
 
+/* As cr_assert, and usable in a process of the test's own (see apart), where the framework's assertions are not. */
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            check_failed(__FILE__, __LINE__, #condition, "" __VA_ARGS__);                                              \
+    } while (0)
 #define GIVES(code, call)                                                                                              \
     do {                                                                                                               \
         CUresult got_ = (call);                                                                                        \
-        cr_assert(got_ == (code), "%s:%d: %s gave %d, not " #code, __FILE__, __LINE__, #call, (int)got_);              \
+        CHECK(got_ == (code), "%s gave %d, not " #code, #call, (int)got_);                                             \
     } while (0)
 #define OK(call) GIVES(CUDA_SUCCESS, call)
+
+static bool is_apart; /* this is such a process */
+static inline __attribute__((format(printf, 4, 5))) void check_failed(const char *file, int line, const char *condition,
+                                                                      const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (is_apart) {
+        fprintf(stderr, "%s:%d: %s: %s\n", file, line, condition, text);
+        _exit(9);
+    }
+    cr_assert_fail("%s:%d: %s: %s", file, line, condition, text);
+}
 
 /* A context on GPU 0 of a machine given as in SIMGPU; deny as in SIMGPU_DENY ("" = nothing). */
 static inline CUcontext machine(const char *description, const char *deny)
@@ -77,8 +100,8 @@ static inline CUresult slow_affine(CUdeviceptr y, uint32_t a, uint32_t b, uint32
 }
 
 /*
- * Runs body in a process of its own, up to its exit handlers, and returns simgpu's report of it (the caller frees it). An
- * assertion that fails in body makes this fail, too.
+ * Runs body in a process of its own, up to its exit handlers, and returns simgpu's report of it (the caller frees it). A CHECK
+ * that fails in body makes this fail, too; cr_assert and its kin must not be used there.
  */
 static inline char *apart(void (*body)(void))
 {
@@ -90,6 +113,7 @@ static inline char *apart(void (*body)(void))
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
+        is_apart = true;
         setenv(name, path, 1);
         body();
         *done = 1;
@@ -97,7 +121,7 @@ static inline char *apart(void (*body)(void))
     }
     cr_assert(child > 0 && waitpid(child, &status, 0) == child);
     char *report = calloc(1, 1 << 16);
-    cr_assert(*done && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the process ended early: status 0x%x", status);
+    CHECK(*done && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the process ended early: status 0x%x", status);
     cr_assert(report && read(fd, report, 1) >= 0);
     close(fd);
     fd = open(path, O_RDONLY | O_CLOEXEC); /* it was replaced, not written in place */
@@ -145,7 +169,8 @@ static inline void check(const void *host, size_t bytes, uint64_t seed, uint64_t
 {
     for (size_t i = 0; i < bytes / 8; i++)
         if (((const uint64_t *)host)[i] != pattern(seed, first_index + i))
-            cr_assert_fail("word %zu of buffer %llu is wrong", (size_t)first_index + i, (unsigned long long)seed);
+            check_failed(__FILE__, __LINE__, "word", "%zu of buffer %llu is wrong", (size_t)first_index + i,
+                         (unsigned long long)seed);
 }
 
 #endif

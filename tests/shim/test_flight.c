@@ -1,1 +1,180 @@
+/* Work in flight: nothing is taken away under it, and nothing waits for it without end. */
 #include "core_test.h"
+
+/* Buffers that together exceed VRAM, kernels of many lengths on several streams, and a mover that never stops. */
+static _Atomic(bool) stop;
+static CUdeviceptr buffer[12];
+static CUcontext context;
+
+static void *move_all(void *moved)
+{
+    struct hr_thread *t = hr_thread_self();
+    OK(cuCtxSetCurrent(context));
+    for (unsigned i = 0; !atomic_load(&stop); i++) {
+        size_t *sum = moved;
+        *sum += hr_access_evict_range(t, buffer[i % 12], 4 * MIB);
+        *sum += hr_access_restore_range(t, buffer[(i * 7 + 3) % 12], 4 * MIB);
+    }
+    return NULL;
+}
+
+static void kernels_while_memory_moves(void)
+{
+    enum { WORDS = 1024, ROUNDS = 120 };
+    context = machine("h200,vram=32M,host=512M", "");
+    CUstream s[3];
+    pthread_t mover;
+    size_t moved = 0;
+    kernel("slow_affine");
+    for (int i = 0; i < 3; i++)
+        OK(cuStreamCreate(&s[i], CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 12; i++) {
+        OK(cuMemAlloc_v2(&buffer[i], 4 * MIB));
+        OK(cuMemsetD32_v2(buffer[i], (unsigned)i, MIB));
+    }
+    OK(cuCtxSynchronize()); /* the other streams do not wait for the legacy one */
+    pthread_create(&mover, NULL, move_all, &moved);
+    uint32_t expected[12];
+    for (uint32_t i = 0; i < 12; i++)
+        expected[i] = i;
+    for (int round = 0; round < ROUNDS; round++) {
+        int i = round * 5 % 12; /* always on the same stream, so that nothing needs ordering */
+        uint32_t rounds = 1 + (uint32_t)(round % 7) * 20;
+        OK(slow_affine(buffer[i], 3, 1, WORDS, rounds, s[i % 3]));
+        for (uint32_t r = 0; r < rounds; r++)
+            expected[i] = expected[i] * 3 + 1;
+        if (round % 10 == 9)
+            OK(cuCtxSynchronize());
+    }
+    OK(cuCtxSynchronize());
+    atomic_store(&stop, true);
+    pthread_join(mover, NULL);
+    CHECK(moved > 20, "%zu chunks moved", moved);
+    for (uint32_t i = 0; i < 12; i++) {
+        uint32_t seen[WORDS];
+        OK(cuMemcpyDtoH_v2(seen, buffer[i], sizeof seen));
+        for (int k = 0; k < WORDS; k++)
+            CHECK(seen[k] == expected[i], "word %d of buffer %u", k, i);
+    }
+}
+
+/* Shown failing with -Dmutant=skip-fence. */
+Test(flight, K39_nothing_is_unmapped_under_a_running_kernel, .timeout = 120)
+{
+    char *report = apart(kernels_while_memory_moves);
+    was_safe(report);
+    cr_assert_gt(figure(report, "\"unmaps"), 0);
+    free(report);
+}
+
+/* A kernel still writes to what was freed; the next allocation of that size is filled at once, on another stream. */
+static void free_under_a_kernel(void)
+{
+    machine("h200,vram=64M,host=512M", "");
+    CUstream busy, other;
+    kernel("slow_affine");
+    OK(cuStreamCreate(&busy, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    uint32_t *seen = malloc(6 * MIB);
+    for (int round = 0; round < 20; round++) {
+        size_t bytes = round % 2 ? 6 * MIB : 4096;
+        CUdeviceptr old, fresh;
+        OK(cuMemAlloc_v2(&old, bytes));
+        OK(slow_affine(old, 3, 1, 1024, 400, busy));
+        OK(cuMemFree_v2(old));
+        OK(cuMemAlloc_v2(&fresh, bytes));
+        OK(cuMemsetD32Async(fresh, 0xabcd, bytes / 4, other));
+        OK(cuStreamSynchronize(other));
+        OK(cuStreamSynchronize(busy));
+        OK(cuMemcpyDtoH_v2(seen, fresh, bytes));
+        for (size_t i = 0; i < bytes / 4; i++)
+            CHECK(seen[i] == 0xabcd, "round %d, word %zu", round, i);
+        OK(cuMemFree_v2(fresh));
+    }
+    free(seen);
+}
+
+/* Shown failing by releasing at the free what should wait in quarantine. */
+Test(flight, freed_memory_is_not_reused_while_a_kernel_writes_to_it, .timeout = 120)
+{
+    char *report = apart(free_under_a_kernel);
+    was_safe(report);
+    free(report);
+}
+
+/* --- a host function that waits for a thread inside a launch ------------------------------------------------------ */
+
+static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(unsigned) arrived;
+
+static void CUDA_CB wait_for_launcher(void *unused)
+{
+    (void)unused;
+    atomic_fetch_add(&arrived, 1);
+    pthread_mutex_lock(&launching);
+    pthread_mutex_unlock(&launching);
+}
+
+struct launcher {
+    CUdeviceptr *p;
+    int count;
+    CUstream stream;
+    pthread_barrier_t *ready;
+};
+/* Holds the mutex over launches that need other memory moved out first. */
+static void *launch_with_mutex(void *arg)
+{
+    struct launcher *l = arg;
+    OK(cuCtxSetCurrent(context));
+    pthread_mutex_lock(&launching);
+    pthread_barrier_wait(l->ready);
+    while (!atomic_load(&arrived)) /* the host function stands in front of the mutex */
+        sched_yield();
+    for (int i = 0; i < l->count; i++)
+        OK(stride_add(l->p[i], 512, 2048, 1, l->stream));
+    pthread_mutex_unlock(&launching);
+    return NULL;
+}
+
+static void host_function_and_launcher(const char *deny, const char *vram, int repetitions)
+{
+    context = machine(vram, deny);
+    CUdeviceptr p[8];
+    CUstream s[2];
+    kernel("stride_add");
+    for (int i = 0; i < 2; i++)
+        OK(cuStreamCreate(&s[i], CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 8; i++) {
+        OK(cuMemAlloc_v2(&p[i], 4 * MIB));
+        OK(cuMemsetD32_v2(p[i], 0, MIB));
+    }
+    OK(cuCtxSynchronize()); /* the other streams do not wait for the legacy one */
+    for (int k = 0; k < repetitions; k++) {
+        pthread_t thread;
+        pthread_barrier_t ready;
+        struct launcher l = {k % 2 ? p : p + 4, 4, s[1], &ready};
+        uint64_t start_ns = hr_clock_ns();
+        atomic_store(&arrived, 0);
+        for (int i = 0; i < 4; i++) /* these become resident, so that the launcher's have to come in */
+            OK(stride_add(k % 2 ? p[4 + i] : p[i], 512, 2048, 1, s[0]));
+        pthread_barrier_init(&ready, NULL, 2);
+        pthread_create(&thread, NULL, launch_with_mutex, &l);
+        pthread_barrier_wait(&ready);
+        OK(cuLaunchHostFunc(s[0], wait_for_launcher, NULL));
+        pthread_join(thread, NULL);
+        OK(cuCtxSynchronize());
+        uint64_t ns = hr_clock_ns() - start_ns;
+        cr_assert_lt(ns, UINT64_C(10000000000), "repetition %d took %llu ms", k, (unsigned long long)ns / 1000000);
+    }
+    for (int i = 0; i < 8; i++) {
+        uint32_t first;
+        OK(cuMemcpyDtoH_v2(&first, p[i], 4));
+        cr_assert_eq(first, repetitions, "buffer %d was added to %u times", i, first);
+    }
+}
+
+/* Shown failing by a drain without a deadline: the first repetition never ended. */
+Test(flight, a_host_function_that_waits_for_a_launching_thread_is_not_waited_for, .timeout = 2000)
+{
+    host_function_and_launcher("", "h200,vram=24M,host=512M", is_long() ? 200 : 12);
+}

@@ -38,7 +38,8 @@ Test(space, size_classes_hold_what_they_are_for_and_waste_little)
         unsigned c = hr_slab_class(bytes);
         cr_assert(c < HR_CLASS_COUNT && hr_slab_class_bytes(c) >= bytes, "%zu bytes in class %u", bytes, c);
         cr_assert(c == 0 || hr_slab_class_bytes(c - 1) < bytes, "%zu bytes fit into a smaller class than %u", bytes, c);
-        cr_assert(hr_slab_class_bytes(c) - bytes < 512 + bytes / 8, "%zu bytes take %zu", bytes, hr_slab_class_bytes(c));
+        cr_assert(hr_slab_class_bytes(c) - bytes < 512 + bytes / 8, "%zu bytes take %zu", bytes,
+                  hr_slab_class_bytes(c));
         cr_assert_eq(hr_slab_class_bytes(c) % HR_SMALL_ALIGN, 0);
     }
     cr_assert_eq(hr_slab_class(CHUNK / 2 + 1), HR_CLASS_COUNT);

@@ -1,5 +1,6 @@
 #include "base/log.h"
 #include "residency/gpu.h"
+#include "residency/quarantine.h"
 #include "shim/gate.h"
 #include "shim/shim.h"
 #include "space/share.h"
@@ -19,6 +20,7 @@ CUresult hr_core_init(void)
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     hr_gate_init();
+    hr_space_set_dropper(hr_quarantine_drop);
     CUresult r = hr_gpu_start();
     if (r != CUDA_SUCCESS)
         hr_log(HR_LOG_WARN, "headroom steps aside: the GPUs' address windows cannot be set up (driver error %d)",

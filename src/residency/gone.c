@@ -37,6 +37,7 @@ CUresult hr_context_ended(const struct hr_gone *gone, CUresult r)
         return r;
     hr_context_forget(gone->handle);
     hr_space_each(gone->handle, free_one, hr_thread_self());
+    hr_space_context_gone(hr_thread_self(), gone->handle);
     return r;
 }
 

@@ -69,7 +69,7 @@ bool hr_quarantine_any(void)
     return atomic_load_explicit(&waiting, memory_order_relaxed) > 0;
 }
 
-static bool drop(struct hr_extent *e)
+bool hr_quarantine_drop(struct hr_extent *e)
 {
     hr_mutex_lock(&hr_move_lock);
     CUresult r = hr_drop_backing_locked(e);
@@ -84,11 +84,11 @@ static bool release_one(struct hr_thread *t, CUdeviceptr address)
 {
     struct hr_extent *e = atomic_load(&hr_space_chunk(address)->extent);
     bool large = atomic_load(&e->kind) == HR_EXTENT_LARGE;
-    if (large && !drop(e))
+    if (large && !hr_quarantine_drop(e))
         return false;
     struct hr_extent *empty_slab = hr_space_release(t, address);
     for (int attempt = 0; empty_slab && attempt < 3; attempt++) {
-        if (drop(empty_slab)) {
+        if (hr_quarantine_drop(empty_slab)) {
             hr_space_release_slab(t, empty_slab);
             break;
         }

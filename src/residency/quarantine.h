@@ -7,11 +7,14 @@
 
 #include "base/thread.h"
 #include "driver/driver.h"
+#include "space/space.h"
 
 /* Takes a retired allocation. Locks: the thread's own list (HR_RANK_QUEUE). */
 void hr_quarantine_add(struct hr_thread *t, CUdeviceptr address);
 /* Gives back what a finished drain covers, from every thread's list. How many. Takes the move lock: hold none. */
 size_t hr_quarantine_release(struct hr_thread *t);
+/* Takes the backing of a dead extent away; false = the driver refused, try again later. Takes the move lock: hold none. */
+bool hr_quarantine_drop(struct hr_extent *e);
 /* Whether anything waits. */
 bool hr_quarantine_any(void);
 /* At once, whatever was submitted: for a context that is gone. */

@@ -47,7 +47,14 @@ enum hr_retire hr_slab_retire(struct hr_extent *e, CUdeviceptr address, size_t *
 struct hr_extent *hr_slab_release(struct hr_thread *t, struct hr_extent *e, CUdeviceptr address);
 void hr_slab_retire_locked(struct hr_extent *e);
 bool hr_slab_find(struct hr_extent *e, CUdeviceptr address, struct hr_allocation *allocation_out);
-void hr_slab_flush_cache(struct hr_thread *t, unsigned gpu, struct hr_cache *cache);
+/* Gives cached slots back. Returns the slabs that are empty now and have backing, dead, linked by `next`: the caller has the
+ * backing dropped and releases them, or hands them to hr_slab_keep_empty. */
+struct hr_extent *hr_slab_flush_cache(struct hr_thread *t, unsigned gpu, struct hr_cache *cache);
+void hr_slab_keep_empty(struct hr_extent *e);
+/* The same of slabs of a context that were kept empty. */
+struct hr_extent *hr_slab_take_empty(unsigned gpu, CUcontext ctx);
+/* space.c: flushes, with what follows for empty slabs. */
+void hr_space_flush_slots(struct hr_thread *t, unsigned gpu, struct hr_cache *cache);
 /* Calls visit for each live slot of the slab. */
 bool hr_slab_each(struct hr_extent *e, bool (*visit)(CUdeviceptr address, void *arg), void *arg);
 

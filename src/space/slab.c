@@ -186,7 +186,7 @@ CUresult hr_slab_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t 
     if (!cache)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (cache->ctx != ctx) {
-        hr_slab_flush_cache(t, gpu, cache);
+        hr_space_flush_slots(t, gpu, cache);
         cache->ctx = ctx;
     }
     if (cache->small_count[c] == 0 && !refill(t, gpu, ctx, c, cache))
@@ -250,16 +250,17 @@ bool hr_slab_find(struct hr_extent *e, CUdeviceptr address, struct hr_allocation
     return true;
 }
 
-/* An empty slab found here keeps its slots: its backing, if any, goes when a later release empties it again. */
-static void keep_empty_locked(struct hr_extent *e)
+void hr_slab_keep_empty(struct hr_extent *e)
 {
+    hr_mutex_lock(&hr_window_lock[e->gpu]);
     atomic_store_explicit(&e->live, 1, memory_order_release);
     list_locked(e);
+    hr_mutex_unlock(&hr_window_lock[e->gpu]);
 }
 
-void hr_slab_flush_cache(struct hr_thread *t, unsigned gpu, struct hr_cache *cache)
+struct hr_extent *hr_slab_flush_cache(struct hr_thread *t, unsigned gpu, struct hr_cache *cache)
 {
-    (void)t;
+    struct hr_extent *backed = NULL;
     hr_mutex_lock(&hr_window_lock[gpu]);
     for (unsigned c = 0; c < HR_CLASS_COUNT; c++) {
         while (cache->small_count[c] > 0) {
@@ -267,7 +268,8 @@ void hr_slab_flush_cache(struct hr_thread *t, unsigned gpu, struct hr_cache *cac
             struct hr_extent *e = atomic_load_explicit(&hr_space_chunk(address)->extent, memory_order_acquire);
             struct hr_extent *empty = give_slot_locked(e, address);
             if (empty && atomic_load(&empty->touched)) {
-                keep_empty_locked(empty);
+                empty->next = backed;
+                backed = empty;
             } else if (empty) {
                 hr_slab_retire_locked(empty);
                 hr_ranges_give_locked(empty);
@@ -276,6 +278,26 @@ void hr_slab_flush_cache(struct hr_thread *t, unsigned gpu, struct hr_cache *cac
         }
     }
     hr_mutex_unlock(&hr_window_lock[gpu]);
+    return backed;
+}
+
+struct hr_extent *hr_slab_take_empty(unsigned gpu, CUcontext ctx)
+{
+    struct hr_extent *taken = NULL;
+    hr_mutex_lock(&hr_window_lock[gpu]);
+    for (unsigned c = 0; c < HR_CLASS_COUNT; c++) {
+        for (struct hr_extent *e = partial[gpu][c], *next; e; e = next) {
+            next = e->next;
+            if (e->ctx != ctx || e->slab->free_count < e->slab->slot_count)
+                continue;
+            unlist_locked(e);
+            atomic_store_explicit(&e->live, 0, memory_order_release);
+            e->next = taken;
+            taken = e;
+        }
+    }
+    hr_mutex_unlock(&hr_window_lock[gpu]);
+    return taken;
 }
 
 bool hr_slab_each(struct hr_extent *e, bool (*visit)(CUdeviceptr address, void *arg), void *arg)

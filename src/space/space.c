@@ -25,6 +25,8 @@ static void *system_pages(size_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+static void flush_ending_thread(struct hr_thread *t);
+
 CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned chunk_shift)
 {
     size_t chunk_bytes = (size_t)1 << chunk_shift, chunks = 0;
@@ -48,7 +50,7 @@ CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned 
     }
     hr_space.base = base;
     hr_space.bytes = chunks << chunk_shift;
-    hr_thread_set_flusher(HR_ROOM_SPACE, hr_space_flush_thread);
+    hr_thread_set_flusher(HR_ROOM_SPACE, flush_ending_thread);
     return hr_ranges_init();
 }
 
@@ -199,22 +201,76 @@ bool hr_space_find(CUdeviceptr address, struct hr_allocation *allocation_out)
     return true;
 }
 
+static bool (*drop_backing)(struct hr_extent *e); /* set once, at start */
+
+void hr_space_set_dropper(bool (*drop)(struct hr_extent *e))
+{
+    drop_backing = drop;
+}
+
+static void finish_empty(struct hr_thread *t, struct hr_extent *e)
+{
+    while (e) {
+        struct hr_extent *next = e->next;
+        e->next = NULL;
+        if (drop_backing && drop_backing(e))
+            hr_space_release_slab(t, e);
+        else
+            hr_slab_keep_empty(e);
+        e = next;
+    }
+}
+
+void hr_space_flush_slots(struct hr_thread *t, unsigned gpu, struct hr_cache *cache)
+{
+    finish_empty(t, hr_slab_flush_cache(t, gpu, cache));
+}
+
+static void flush_ranges(struct hr_cache *cache, unsigned gpu)
+{
+    hr_mutex_lock(&hr_window_lock[gpu]);
+    for (unsigned c = 0; c < HR_LARGE_CLASSES; c++)
+        while (cache->large_count[c] > 0)
+            hr_ranges_give_locked(cache->large[c][--cache->large_count[c]]);
+    hr_mutex_unlock(&hr_window_lock[gpu]);
+}
+
 void hr_space_flush_thread(struct hr_thread *t)
 {
     struct hr_space_thread *s = t->room[HR_ROOM_SPACE];
     for (unsigned g = 0; s && g < hr_space.gpu_count; g++) {
-        struct hr_cache *cache = s->cache[g];
-        if (!cache)
-            continue;
-        hr_slab_flush_cache(t, g, cache);
-        hr_mutex_lock(&hr_window_lock[g]);
-        for (unsigned c = 0; c < HR_LARGE_CLASSES; c++)
-            while (cache->large_count[c] > 0)
-                hr_ranges_give_locked(cache->large[c][--cache->large_count[c]]);
-        hr_mutex_unlock(&hr_window_lock[g]);
+        if (s->cache[g]) {
+            hr_space_flush_slots(t, g, s->cache[g]);
+            flush_ranges(s->cache[g], g);
+        }
     }
     if (s)
         hr_ledger_flush_thread(t);
+}
+
+/* At a thread's end no driver call is made: slabs that are empty now and have backing serve the next small allocations. */
+static void flush_ending_thread(struct hr_thread *t)
+{
+    struct hr_space_thread *s = t->room[HR_ROOM_SPACE];
+    for (unsigned g = 0; s && g < hr_space.gpu_count; g++) {
+        struct hr_extent *empty = s->cache[g] ? hr_slab_flush_cache(t, g, s->cache[g]) : NULL;
+        while (empty) {
+            struct hr_extent *next = empty->next;
+            hr_slab_keep_empty(empty);
+            empty = next;
+        }
+        if (s->cache[g])
+            flush_ranges(s->cache[g], g);
+    }
+    if (s)
+        hr_ledger_flush_thread(t);
+}
+
+void hr_space_context_gone(struct hr_thread *t, CUcontext ctx)
+{
+    hr_space_flush_thread(t);
+    for (unsigned g = 0; g < hr_space.gpu_count; g++)
+        finish_empty(t, hr_slab_take_empty(g, ctx));
 }
 
 void hr_space_each(CUcontext ctx, bool (*visit)(CUdeviceptr address, void *arg), void *arg)

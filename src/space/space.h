@@ -157,8 +157,12 @@ struct hr_allocation {
 /* The live allocation that holds `address` (interior pointers too); false = none. No lock. */
 bool hr_space_find(CUdeviceptr address, struct hr_allocation *allocation_out);
 
-/* Gives the thread's cached addresses and commit credit back (before an out-of-memory is returned; at thread exit). */
+/* Gives the thread's cached addresses and commit credit back (before an out-of-memory is returned). Locks: hold none. */
 void hr_space_flush_thread(struct hr_thread *t);
+/* All allocations of the context were released: the same, and no slab of it is kept. Locks: hold none. */
+void hr_space_context_gone(struct hr_thread *t, CUcontext ctx);
+/* How the backing of a dead slab is taken away (residency's part); false = it keeps its backing. Once, at start. */
+void hr_space_set_dropper(bool (*drop)(struct hr_extent *e));
 
 /* Calls visit for the address of every live allocation of the context (NULL = every context), until it returns false.
  * visit may retire the address that it is given. Locks: none held while visit runs. */

@@ -35,7 +35,7 @@
 #define CHECK(condition, ...)                                                                                          \
     do {                                                                                                               \
         if (!(condition))                                                                                              \
-            check_failed(__FILE__, __LINE__, #condition, "" __VA_ARGS__);                                              \
+            check_failed(__FILE__, __LINE__, #condition, " " __VA_ARGS__);                                             \
     } while (0)
 #define GIVES(code, call)                                                                                              \
     do {                                                                                                               \

@@ -17,6 +17,8 @@ NUMBER = re.compile(r"(?<![a-z0-9])k(\d+)(?![a-z0-9])", re.I)
 def numbers_by_file(root):
     found = {}
     for folder, _, names in os.walk(os.path.join(root, "tests")):
+        if os.path.relpath(folder, root).startswith(os.path.join("tests", "support")):
+            continue
         for name in sorted(names):
             if not name.endswith((".c", ".py", "meson.build")):
                 continue

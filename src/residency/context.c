@@ -260,10 +260,30 @@ void hr_fence_per_thread(struct hr_thread *t)
 
 /* --- rest --------------------------------------------------------------------------------------------------------- */
 
-/* An error means that the context is lost: nothing of it runs any more. */
+/*
+ * What a query says of rest. An error that has ended the context (or its handle) means that nothing of it runs any more; of any
+ * other error nothing can be concluded.
+ */
 static bool busy(CUresult r)
 {
-    return r == CUDA_ERROR_NOT_READY;
+    switch (r) {
+    case CUDA_SUCCESS:
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_INVALID_HANDLE:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED: return false;
+    default: return true;
+    }
 }
 
 static bool orphans_busy_locked(struct context_entry *c)
@@ -287,8 +307,9 @@ static bool orphans_busy_locked(struct context_entry *c)
 static bool context_busy_locked(struct context_entry *c)
 {
     bool pushed;
-    if (hr_context_enter(&c->public, &pushed) != CUDA_SUCCESS)
-        return false;
+    CUresult entered = hr_context_enter(&c->public, &pushed);
+    if (entered != CUDA_SUCCESS)
+        return busy(entered);
     bool any = busy(hr_drv.cuStreamQuery(CU_STREAM_LEGACY));
     for (struct stream_entry *s = c->streams; s && !any; s = s->next)
         any = busy(hr_drv.cuStreamQuery(s->handle));

@@ -87,7 +87,9 @@ static __attribute__((noinline)) CUresult prepare(struct hr_thread *t, const str
 {
     set->count = 0;
     set->everything = everything;
+    hr_gate_enter(t); /* lists of hidden pointers may be read only in a submission: see hr_hidden_collect_quiet */
     visit_launch(l, params, add_word, set);
+    hr_gate_leave(t);
     return hr_access_prepare(t, set);
 }
 

@@ -110,19 +110,22 @@ static void add_extent(struct hr_working_set *set, struct hr_extent *e, CUdevice
         first = e->first_chunk;
         end = e->first_chunk + e->chunk_count;
     }
-    bool known = false;
+    bool known = false, whole = false;
     for (unsigned i = 0; i < set->count; i++) {
-        if (set->piece[i].extent != e)
+        struct hr_piece *piece = &set->piece[i];
+        if (piece->extent != e)
             continue;
-        known = true;
-        if (set->piece[i].first_chunk == first && set->piece[i].end_chunk == end)
-            return;
+        known |= piece->depth <= depth; /* what it names was followed at least as far as it would be now */
+        whole |= piece->first_chunk == first && piece->end_chunk == end;
+        if (piece->depth > depth)
+            piece->depth = (uint8_t)depth;
     }
-    if (set->count == HR_WORKING_SET_MOST) {
+    if (!whole && set->count == HR_WORKING_SET_MOST) {
         set->everything = true;
         return;
     }
-    set->piece[set->count++] = (struct hr_piece){e, first, end};
+    if (!whole)
+        set->piece[set->count++] = (struct hr_piece){e, first, end, (uint8_t)depth};
     const struct hr_refs *refs = atomic_load_explicit(&e->refs, memory_order_acquire);
     for (uint32_t i = 0; refs && !known && depth < REFS_DEPTH && i < refs->count; i++)
         if (atomic_load_explicit(&refs->extent[i]->live, memory_order_acquire))
@@ -172,7 +175,9 @@ static CUresult back_chunks_locked(struct hr_extent *e, uint32_t first, uint32_t
         if (done < n)
             done += hr_back_fresh_locked(e, i + done, n - done, &hr_tier_host, &error);
         if (done < n)
-            return error != CUDA_SUCCESS ? error : CUDA_ERROR_OUT_OF_MEMORY;
+            return error != CUDA_SUCCESS   ? error
+                   : atomic_load(&e->live) ? CUDA_ERROR_OUT_OF_MEMORY
+                                           : CUDA_ERROR_INVALID_VALUE; /* freed meanwhile */
         i += n;
     }
     return CUDA_SUCCESS;

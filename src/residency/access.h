@@ -25,6 +25,7 @@ enum hr_touch hr_access_touch(CUdeviceptr word, uint64_t now);
 struct hr_piece {
     struct hr_extent *extent;
     uint32_t first_chunk, end_chunk; /* the chunks that should be in VRAM */
+    uint8_t depth;                   /* 0 = the launch names it; else through so many buffers that hold addresses */
 };
 struct hr_working_set {
     unsigned count;

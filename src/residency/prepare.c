@@ -265,6 +265,8 @@ static CUresult back_named(struct hr_thread *t, const struct hr_working_set *set
         struct hr_extent *e = set->piece[p].extent;
         if (e->gpu == gpu && atomic_load(&e->live) && atomic_load(&e->not_accessible) > 0)
             r = hr_access_map_extent(t, e);
+        if (r != CUDA_SUCCESS && !atomic_load(&e->live))
+            r = CUDA_SUCCESS; /* named by a stale address only, and freed meanwhile */
     }
     return r;
 }
@@ -394,6 +396,8 @@ static bool back_visited(CUdeviceptr address, void *arg)
     struct hr_allocation a;
     if (hr_space_find(address, &a) && atomic_load(&a.extent->not_accessible) > 0)
         *r = hr_access_back_range(hr_thread_self(), a.base, a.bytes);
+    if (*r == CUDA_ERROR_INVALID_VALUE) /* freed by another thread meanwhile */
+        *r = CUDA_SUCCESS;
     return *r == CUDA_SUCCESS;
 }
 
@@ -468,7 +472,7 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
         }
     } else if (set) {
         set->count = 1;
-        set->piece[0] = (struct hr_piece){e, first, end};
+        set->piece[0] = (struct hr_piece){e, first, end, 0};
         moved = count_missing(set, e->gpu);
         add_pins(set, 1);
         exchange_locked(set, e->gpu);

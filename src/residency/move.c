@@ -340,9 +340,16 @@ uint32_t hr_back_fresh_locked(struct hr_extent *e, uint32_t first_chunk, uint32_
 {
     uint32_t done = 0;
     *error_out = CUDA_SUCCESS;
-    /* Either this sees that the extent died, or the free sees that it was touched. */
-    atomic_store(&e->touched, 1);
-    if (!atomic_load(&e->live))
+    /*
+     * Either this sees that the extent died, or the free sees that it was touched. Twice, since a stale address may have named an
+     * extent that has begun a new life between the two steps; it may then also lie elsewhere.
+     */
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&e->touched, 1);
+        if (!atomic_load(&e->live))
+            return 0;
+    }
+    if (first_chunk < e->first_chunk || first_chunk + count > e->first_chunk + e->chunk_count)
         return 0;
     uint64_t start_ns = hr_clock_ns();
     while (done < count && *error_out == CUDA_SUCCESS) {

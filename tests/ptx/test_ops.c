@@ -232,9 +232,18 @@ static void check_rows(const struct op_row *rows, unsigned count)
         char name[16];
         snprintf(name, sizeof(name), "k%u", i);
         fill(row, values);
+        memset(out, 0, THREADS * 8);
         struct launch launch = {.name = name, .grid = {THREADS / 128}, .block = {128}, .params = &params};
         struct outcome outcome = machine_run(&machine, &launch);
         cr_assert_eq(outcome.fault.kind, PTX_FAULT_NONE, "%s: fault %d", row->text, outcome.fault.kind);
+        uint64_t *fast = malloc(THREADS * 8);
+        memcpy(fast, out, THREADS * 8);
+        memset(out, 0, THREADS * 8);
+        ptx_use_baseline(true);
+        machine_run(&machine, &launch);
+        ptx_use_baseline(false);
+        cr_assert_arr_eq(fast, out, THREADS * 8, "%s: other bits with another instruction set", row->text);
+        free(fast);
         unsigned bytes = row->sizes[0] == 1 ? 4 : row->sizes[0], bad = 0;
         uint64_t mask = bytes == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * bytes) - 1;
         for (unsigned t = 0; t < THREADS && bad < 3; t++) {

@@ -279,10 +279,16 @@ enum ptx_slice ptx_block_run(struct ptx_run *r, ptx_interp_fn *interp, uint64_t 
     return PTX_SLICE_DONE;
 }
 
+static atomic_bool baseline_only;
+
+void ptx_use_baseline(bool baseline) {
+    atomic_store(&baseline_only, baseline);
+}
+
 ptx_interp_fn *ptx_interp_best(void) {
 #ifdef PTX_HAVE_AVX2
-    const char *limit = getenv("SIMGPU_ISA");
-    if (!(limit && !strcmp(limit, "base")) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    if (!atomic_load(&baseline_only) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("bmi2"))
         return ptx_interp_avx2;
 #endif
     return ptx_interp_base;

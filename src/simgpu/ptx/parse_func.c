@@ -1,5 +1,5 @@
 /* Functions and the module's top level. */
-#include "simgpu/ptx/parse.h"
+#include "simgpu/ptx/lower.h"
 
 #include <string.h>
 
@@ -141,6 +141,7 @@ static void parse_definition(struct ptx_parser *p)
     p->module->code[p->module->code_count++] =
         (struct ptx_insn){.op = f->info.is_entry ? PTX_OP_EXIT : PTX_OP_RET, .line = p->token.line};
     resolve_labels(p);
+    ptx_lower_reuse(p, f->entry_pc, (uint32_t)p->module->code_count);
 }
 
 static bool same_formals(const struct ptx_formal *a, const struct ptx_formal *b, uint32_t count)

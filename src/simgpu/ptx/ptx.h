@@ -129,4 +129,8 @@ void ptx_grid_abort(struct ptx_grid *grid); /* from any thread: the grid ends wi
 const struct ptx_fault *ptx_grid_fault(const struct ptx_grid *grid);
 const struct ptx_counters *ptx_grid_counters(const struct ptx_grid *grid);
 
+/* Grids created from now on run on the architecture's baseline instruction set instead of the best one of this machine.
+ * The results are the same bits, which is what tests use this for. Thread-safe. */
+void ptx_use_baseline(bool baseline);
+
 #endif

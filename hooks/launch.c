@@ -82,11 +82,10 @@ static void add_word(CUdeviceptr word, void *arg)
 
 /* Out of line: makes what the launch names accessible; the set stays pinned. */
 static __attribute__((noinline)) CUresult prepare(struct hr_thread *t, const struct launch *l,
-                                                  const struct hr_params *params, struct hr_working_set *set,
-                                                  bool everything)
+                                                  const struct hr_params *params, struct hr_working_set *set)
 {
     set->count = 0;
-    set->everything = everything;
+    set->everything = false;
     hr_gate_enter(t); /* lists of hidden pointers may be read only in a submission: see hr_hidden_collect_quiet */
     visit_launch(l, params, add_word, set);
     hr_gate_leave(t);
@@ -95,11 +94,11 @@ static __attribute__((noinline)) CUresult prepare(struct hr_thread *t, const str
 
 /* The rest of a launch that did not find everything in place; entered outside a submission. */
 static __attribute__((noinline)) CUresult launch_slowly(struct hr_thread *t, const struct launch *l,
-                                                        const struct hr_params *params, bool everything)
+                                                        const struct hr_params *params)
 {
     struct hr_working_set set;
     for (unsigned attempt = 0; attempt < 100; attempt++) {
-        CUresult r = prepare(t, l, params, &set, everything);
+        CUresult r = prepare(t, l, params, &set);
         if (r != CUDA_SUCCESS)
             return r;
         hr_gate_enter(t);
@@ -130,23 +129,21 @@ static CUresult launch(const struct launch *l)
     if (__builtin_expect(params && !params->known, 0))
         hr_access_cannot_scan("this driver does not tell the parameters of kernels");
     hr_stat_add(t, HR_STAT_launches, 1);
-    CUresult r;
-    bool everything = hr_access_take_pending();
-    if (!everything) {
-        hr_gate_enter(t);
-        struct touched touched = {hr_ticks(), HR_TOUCH_HIT};
-        visit_launch(l, params, touch_word, &touched);
-        if (__builtin_expect(touched.worst == HR_TOUCH_HIT, 1)) {
-            hr_gate_submit(t);
-            r = l->real(l);
-            hr_gate_leave(t);
-            hr_stat_add(t, HR_STAT_launches_resident, 1);
-            goto launched;
-        }
+    CUresult r = hr_access_pending() ? hr_access_back_pending(t) : CUDA_SUCCESS;
+    if (__builtin_expect(r != CUDA_SUCCESS, 0))
+        return r;
+    hr_gate_enter(t);
+    struct touched touched = {hr_ticks(), HR_TOUCH_HIT};
+    visit_launch(l, params, touch_word, &touched);
+    if (__builtin_expect(touched.worst == HR_TOUCH_HIT, 1)) {
+        hr_gate_submit(t);
+        r = l->real(l);
         hr_gate_leave(t);
+        hr_stat_add(t, HR_STAT_launches_resident, 1);
+    } else {
+        hr_gate_leave(t);
+        r = launch_slowly(t, l, params);
     }
-    r = launch_slowly(t, l, params, everything);
-launched:
     if (__builtin_expect(hr_is_per_thread(l->stream, l->per_thread), 0))
         hr_fence_per_thread(t);
     return r;

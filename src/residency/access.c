@@ -1,5 +1,7 @@
 #include "residency/access.h"
 
+#include <sched.h>
+
 #include "base/config.h"
 #include "base/log.h"
 #include "policy/policy.h"
@@ -240,15 +242,42 @@ size_t hr_access_piece(CUdeviceptr address, size_t bytes, CUdeviceptr *use_out, 
 
 /* --- commit policy ------------------------------------------------------------------------------------------------ */
 
-static _Atomic(uint8_t) unscannable, pending;
+/*
+ * Extents that have to be backed before the next launch: a stack that allocations push to without a lock and a launch takes as
+ * a whole. The count covers those that are being backed, so that a launch on another thread waits for them.
+ */
+static _Atomic(uint8_t) unscannable;
+static _Atomic(struct hr_extent *) pending;
+static _Atomic(uint32_t) pending_count;
+
+static void push_pending(struct hr_extent *e)
+{
+    if (atomic_load(&e->not_accessible) == 0 || atomic_exchange(&e->is_pending, 1))
+        return;
+    atomic_fetch_add(&pending_count, 1);
+    struct hr_extent *head = atomic_load(&pending);
+    do {
+        e->next_pending = head;
+    } while (!atomic_compare_exchange_weak(&pending, &head, e));
+}
+
+static bool push_visited(CUdeviceptr address, void *arg)
+{
+    (void)arg;
+    struct hr_extent *e = hr_space_extent(address);
+    if (e)
+        push_pending(e);
+    return true;
+}
 
 void hr_access_cannot_scan(const char *why)
 {
-    if (hr_config()->commit == HR_COMMIT_LAZY || atomic_exchange(&unscannable, 1))
+    if (hr_config()->commit == HR_COMMIT_LAZY || atomic_load_explicit(&unscannable, memory_order_relaxed) ||
+        atomic_exchange(&unscannable, 1))
         return;
-    atomic_store(&pending, 1);
     hr_log(HR_LOG_INFO,
            "%s: from now on every allocation is backed before a launch (HEADROOM_COMMIT=lazy turns this off)", why);
+    hr_space_each(NULL, push_visited, NULL);
 }
 
 CUresult hr_access_allocated(struct hr_thread *t, CUdeviceptr address)
@@ -257,13 +286,50 @@ CUresult hr_access_allocated(struct hr_thread *t, CUdeviceptr address)
         struct hr_allocation a;
         return hr_space_find(address, &a) ? hr_access_back_range(t, a.base, a.bytes) : CUDA_SUCCESS;
     }
-    if (atomic_load_explicit(&unscannable, memory_order_relaxed) &&
-        !atomic_load_explicit(&pending, memory_order_relaxed))
-        atomic_store(&pending, 1);
+    if (atomic_load(&unscannable))
+        push_visited(address, NULL);
     return CUDA_SUCCESS;
 }
 
-bool hr_access_take_pending(void)
+bool hr_access_pending(void)
 {
-    return atomic_load_explicit(&pending, memory_order_relaxed) && atomic_exchange(&pending, 0);
+    return atomic_load_explicit(&pending_count, memory_order_relaxed) != 0;
+}
+
+/* Backs what is on the stack; the first error is returned, the rest is tried all the same. */
+static CUresult back_stack(struct hr_thread *t)
+{
+    CUresult first = CUDA_SUCCESS;
+    struct hr_extent *e = atomic_exchange(&pending, NULL);
+    while (e) {
+        struct hr_extent *next = e->next_pending;
+        CUresult r = CUDA_SUCCESS;
+        atomic_store(&e->is_pending, 0);
+        if (atomic_load(&e->live) && atomic_load(&e->not_accessible) > 0)
+            r = hr_access_map_extent(t, e);
+        if (r == CUDA_ERROR_OUT_OF_MEMORY) { /* quarantine may hold what is missing */
+            hr_access_settle(t);
+            r = hr_access_map_extent(t, e);
+        }
+        if (first == CUDA_SUCCESS)
+            first = r;
+        atomic_fetch_sub(&pending_count, 1);
+        e = next;
+    }
+    return first;
+}
+
+CUresult hr_access_back_pending(struct hr_thread *t)
+{
+    CUresult r = CUDA_SUCCESS;
+    while (r == CUDA_SUCCESS && hr_access_pending()) {
+        if (atomic_load(&pending)) {
+            r = back_stack(t);
+        } else { /* another thread is at it, with the move lock */
+            sched_yield();
+            hr_mutex_lock(&hr_move_lock);
+            hr_mutex_unlock(&hr_move_lock);
+        }
+    }
+    return r;
 }

@@ -66,8 +66,10 @@ size_t hr_access_piece(CUdeviceptr address, size_t bytes, CUdeviceptr *use_out, 
 void hr_access_cannot_scan(const char *why);
 /* After an allocation: backs it now (eager), or makes the next launch back it. */
 CUresult hr_access_allocated(struct hr_thread *t, CUdeviceptr address);
-/* Whether the next launch has to back everything first; clears the mark. */
-bool hr_access_take_pending(void);
+/* Whether the next launch has to back something first, whatever it names: then it calls hr_access_back_pending, whose errors
+ * are those of hr_access_prepare. Takes the move lock: hold none. */
+bool hr_access_pending(void);
+CUresult hr_access_back_pending(struct hr_thread *t);
 
 /* --- pressure ------------------------------------------------------------------------------------------------------ */
 

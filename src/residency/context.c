@@ -16,7 +16,6 @@ struct context_entry {
     struct hr_context public; /* first: a struct hr_context * is a struct context_entry * */
     struct stream_entry *streams;
     struct orphan *orphans;
-    bool legacy_used; /* always queried; kept for clarity of the walk */
     UT_hash_handle hh;
 };
 struct stream_entry {
@@ -32,8 +31,10 @@ struct orphan {
 };
 /* The last submission of a thread to its per-thread default stream in one context. */
 struct thread_fence {
-    struct context_entry *context;
+    struct context_entry *context; /* NULL: the context is gone */
     CUevent event;
+    bool ended; /* guarded by fence_lock: its thread is gone, it goes once its work is done */
+    struct thread_fence *next_of_thread;
     struct thread_fence *next;
 };
 
@@ -231,25 +232,36 @@ void hr_stream_destroying(CUstream stream)
     hr_mutex_unlock(&fence_lock);
 }
 
+/* The slot of an ended thread gets another owner, whose work must not overwrite these fences. */
+static void fences_of_ended_thread(struct hr_thread *t)
+{
+    hr_mutex_lock(&fence_lock);
+    for (struct thread_fence *f = t->room[HR_ROOM_RESIDENCY]; f; f = f->next_of_thread)
+        f->ended = true;
+    hr_mutex_unlock(&fence_lock);
+    t->room[HR_ROOM_RESIDENCY] = NULL;
+}
+
 void hr_fence_per_thread(struct hr_thread *t)
 {
     struct hr_context *context = hr_context_current();
     if (!context)
         return;
     struct thread_fence *f;
-    for (f = t->room[HR_ROOM_RESIDENCY]; f; f = *(struct thread_fence **)(f + 1))
+    for (f = t->room[HR_ROOM_RESIDENCY]; f; f = f->next_of_thread)
         if (f->context == (struct context_entry *)context)
             break;
-    if (!f) { /* once per thread and context; the word behind the struct links the thread's own list */
-        f = calloc(1, sizeof *f + sizeof(struct thread_fence *));
+    if (!f) { /* once per thread and context */
+        f = calloc(1, sizeof *f);
         if (!f || hr_drv.cuEventCreate(&f->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
             free(f);
             hr_log(HR_LOG_ERROR, "a per-thread default stream cannot be fenced");
             return;
         }
         f->context = (struct context_entry *)context;
-        *(struct thread_fence **)(f + 1) = t->room[HR_ROOM_RESIDENCY];
+        f->next_of_thread = t->room[HR_ROOM_RESIDENCY];
         t->room[HR_ROOM_RESIDENCY] = f;
+        hr_thread_set_flusher(HR_ROOM_RESIDENCY, fences_of_ended_thread);
         hr_mutex_lock(&fence_lock);
         f->next = thread_fences;
         thread_fences = f;
@@ -304,6 +316,25 @@ static bool orphans_busy_locked(struct context_entry *c)
     return any;
 }
 
+static bool thread_fences_busy_locked(struct context_entry *c)
+{
+    bool any = false;
+    for (struct thread_fence **link = &thread_fences; *link;) {
+        struct thread_fence *f = *link;
+        bool is_busy = f->context == c && busy(hr_drv.cuEventQuery(f->event));
+        any = any || is_busy;
+        if (f->ended && !is_busy && (f->context == c || !f->context)) {
+            if (f->context)
+                hr_drv.cuEventDestroy_v2(f->event);
+            *link = f->next;
+            free(f);
+        } else {
+            link = &f->next;
+        }
+    }
+    return any;
+}
+
 static bool context_busy_locked(struct context_entry *c)
 {
     bool pushed;
@@ -313,9 +344,7 @@ static bool context_busy_locked(struct context_entry *c)
     bool any = busy(hr_drv.cuStreamQuery(CU_STREAM_LEGACY));
     for (struct stream_entry *s = c->streams; s && !any; s = s->next)
         any = busy(hr_drv.cuStreamQuery(s->handle));
-    for (struct thread_fence *f = thread_fences; f && !any; f = f->next)
-        any = f->context == c && busy(hr_drv.cuEventQuery(f->event));
-    any = any || orphans_busy_locked(c);
+    any = any || thread_fences_busy_locked(c) || orphans_busy_locked(c);
     hr_context_leave(pushed);
     return any;
 }

@@ -340,16 +340,11 @@ uint32_t hr_back_fresh_locked(struct hr_extent *e, uint32_t first_chunk, uint32_
 {
     uint32_t done = 0;
     *error_out = CUDA_SUCCESS;
-    /*
-     * Either this sees that the extent died, or the free sees that it was touched. Twice, since a stale address may have named an
-     * extent that has begun a new life between the two steps; it may then also lie elsewhere.
-     */
-    for (int i = 0; i < 2; i++) {
-        atomic_store(&e->touched, 1);
-        if (!atomic_load(&e->live))
-            return 0;
-    }
-    if (first_chunk < e->first_chunk || first_chunk + count > e->first_chunk + e->chunk_count)
+    /* Either this sees that the extent died, or the free sees that it was touched. A stale address may have named an extent
+     * that has begun a new life since, elsewhere. */
+    atomic_store(&e->touched, 1);
+    if (!atomic_load(&e->live) || atomic_load(&hr_space.chunks[first_chunk].extent) != e ||
+        atomic_load(&hr_space.chunks[first_chunk + count - 1].extent) != e)
         return 0;
     uint64_t start_ns = hr_clock_ns();
     while (done < count && *error_out == CUDA_SUCCESS) {
@@ -403,5 +398,7 @@ CUresult hr_drop_backing_locked(struct hr_extent *e)
         }
         i += n > 0 ? n : 1;
     }
+    if (failed == CUDA_SUCCESS)
+        atomic_store(&e->touched, 0); /* only here, under the lock under which it is set */
     return failed;
 }

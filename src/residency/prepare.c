@@ -236,10 +236,14 @@ static bool can_improve(unsigned gpu)
 {
     if (hr_tier_vram.available_chunks(gpu) > 0 || hr_quarantine_any())
         return true;
-    hr_mutex_lock(&hr_move_lock);
-    bool any = list_runs_locked(gpu) > 0;
-    hr_mutex_unlock(&hr_move_lock);
-    return any;
+    uint32_t first = hr_space.window[gpu].first_chunk, end = first + hr_space.window[gpu].chunk_count;
+    size_t left = hr_tier_vram.in_use_chunks(gpu);
+    for (uint32_t i = first; i < end && left > 0; i++) {
+        if (may_leave(&hr_space.chunks[i]))
+            return true;
+        left -= atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) == HR_CHUNK_RESIDENT;
+    }
+    return false;
 }
 
 /* --- the launch's side -------------------------------------------------------------------------------------------- */

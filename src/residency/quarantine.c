@@ -84,7 +84,7 @@ static bool release_one(struct hr_thread *t, CUdeviceptr address)
 {
     struct hr_extent *e = atomic_load(&hr_space_chunk(address)->extent);
     bool large = atomic_load(&e->kind) == HR_EXTENT_LARGE;
-    if (large && !hr_quarantine_drop(e))
+    if (large && atomic_load(&e->touched) && !hr_quarantine_drop(e))
         return false;
     struct hr_extent *empty_slab = hr_space_release(t, address);
     for (int attempt = 0; empty_slab && attempt < 3; attempt++) {

@@ -119,7 +119,6 @@ struct hr_extent *hr_ranges_take_locked(unsigned gpu, uint32_t chunk_count)
         atomic_store_explicit(&hr_space.chunks[e->first_chunk + i].extent, e, memory_order_release);
     atomic_store_explicit(&e->not_resident, chunk_count, memory_order_relaxed);
     atomic_store_explicit(&e->not_accessible, chunk_count, memory_order_relaxed);
-    atomic_store_explicit(&e->touched, 0, memory_order_relaxed);
     atomic_store_explicit(&e->last_use, 0, memory_order_relaxed);
     return e;
 }

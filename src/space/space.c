@@ -156,7 +156,6 @@ static void forget_content(struct hr_extent *e)
             atomic_store_explicit(&hr_space.starts[start_bit(e->base) / 64 + i], 0, memory_order_relaxed);
     }
     atomic_store(&e->refs, NULL); /* the list itself is owned by residency/hidden.c */
-    atomic_store(&e->touched, 0);
 }
 
 struct hr_extent *hr_space_release(struct hr_thread *t, CUdeviceptr address)

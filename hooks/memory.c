@@ -5,6 +5,7 @@
 #include "residency/quarantine.h"
 #include "shim/shim.h"
 #include "stats/stats.h"
+#include "tier/tier.h"
 
 #include <stdio.h>
 
@@ -40,6 +41,10 @@ static CUresult allocate(CUdeviceptr *address_out, size_t bytes, void *return_pc
         return t ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_OUT_OF_MEMORY;
     if (!address_out || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
+    /* Where host memory cannot be mapped a launch needs all of an allocation in VRAM: this one could never be used. */
+    size_t vram_bytes = hr_tier_vram_limit(context->gpu) << hr_space.chunk_shift;
+    if (__builtin_expect(bytes > vram_bytes, 0) && !hr_tier_host_mappable(context->gpu))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult r = hr_space_alloc(t, context->gpu, context->handle, bytes, &address);
     if (__builtin_expect(r == CUDA_ERROR_OUT_OF_MEMORY, 0))
         r = alloc_after_settling(t, context->gpu, context->handle, bytes, &address);

@@ -220,3 +220,19 @@ Test(capacity, a_touched_half_of_a_million_small_allocations_costs_a_tenth_more_
     cr_assert_eq(hr_ledger_charged(0), 0);
     free(p);
 }
+
+/* An allocation that no launch could ever use is refused by the allocation, not by the launch. */
+Test(capacity, without_mappable_host_memory_an_allocation_larger_than_vram_is_refused)
+{
+    CUdeviceptr p;
+    machine("h200,vram=64M", "host_numa");
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&p, 96 * MIB));
+    OK(cuMemAlloc_v2(&p, 48 * MIB));
+}
+Test(capacity, with_mappable_host_memory_an_allocation_may_be_larger_than_vram)
+{
+    CUdeviceptr p;
+    machine("h200,vram=64M", "");
+    OK(cuMemAlloc_v2(&p, 96 * MIB));
+    OK(cuMemsetD8_v2(p, 7, 96 * MIB));
+}

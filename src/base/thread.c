@@ -1,5 +1,7 @@
 #include "base/thread.h"
 
+#include "base/roots.h"
+
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -49,6 +51,7 @@ static struct hr_thread *make_slot(void)
     struct hr_thread *t = mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (t == MAP_FAILED)
         return NULL;
+    hr_roots_add(t, sizeof *t);
     atomic_store_explicit(&t->taken, 1, memory_order_relaxed);
     t->index = atomic_fetch_add(&slot_count, 1);
     struct hr_thread *head = atomic_load_explicit(&first_slot, memory_order_relaxed);

@@ -1,5 +1,7 @@
 #include "space/internal.h"
 
+#include "base/roots.h"
+
 #include <sys/mman.h>
 
 /*
@@ -26,6 +28,7 @@ static struct hr_extent *new_extent_locked(unsigned gpu)
         struct hr_extent *block = mmap(NULL, block_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (block == MAP_FAILED)
             return NULL;
+        hr_roots_add(block, block_bytes);
         for (size_t i = 0; i < block_bytes / sizeof *block; i++) {
             block[i].next = spare[gpu];
             spare[gpu] = &block[i];

@@ -1,6 +1,7 @@
 #include "space/space.h"
 
 #include "base/log.h"
+#include "base/roots.h"
 #include "space/internal.h"
 #include "space/ledger.h"
 
@@ -41,6 +42,7 @@ CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned 
     hr_space.starts = system_pages((chunks << chunk_shift) / HR_SMALL_ALIGN / 8);
     if (!hr_space.chunks || !hr_space.starts)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    hr_roots_add(hr_space.chunks, chunks * sizeof *hr_space.chunks);
     CUdeviceptr base = 0;
     CUresult r = hr_drv.cuMemAddressReserve(&base, chunks << chunk_shift, chunk_bytes, 0, 0);
     if (r != CUDA_SUCCESS) {

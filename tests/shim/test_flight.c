@@ -169,7 +169,7 @@ static void host_function_and_launcher(const char *deny, const char *vram, int r
     for (int i = 0; i < 8; i++) {
         uint32_t first;
         OK(cuMemcpyDtoH_v2(&first, p[i], 4));
-        cr_assert_eq(first, repetitions, "buffer %d was added to %u times", i, first);
+        cr_assert_eq(first, (uint32_t)repetitions, "buffer %d was added to %u times", i, first);
     }
 }
 

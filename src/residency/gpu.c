@@ -137,7 +137,7 @@ static size_t window_cap(const struct gpu *g)
 
 static CUresult start_space(unsigned chunk_shift, size_t host_bytes)
 {
-    size_t caps[HR_MAX_GPUS], windows[HR_MAX_GPUS];
+    size_t caps[HR_MAX_GPUS] = {0}, windows[HR_MAX_GPUS];
     hr_space.chunk_shift = chunk_shift;
     host_budget_bytes = host_bytes;
     for (unsigned i = 0; i < gpu_count; i++) {

@@ -118,7 +118,7 @@ void hr_params_forget(void)
     hr_mutex_lock(&registry_lock);
     struct entry *e, *next;
     HASH_ITER (hh, registry, e, next) {
-        HASH_DEL(registry, e);
+        HASH_DEL(registry, e); /* NOLINT(clang-analyzer-unix.Malloc): next was read before e is freed */
         free(e);
     }
     atomic_fetch_add(&generation, 1);

@@ -106,8 +106,7 @@ HR_HOOK(cuMemFree_v2)(CUdeviceptr dptr)
     hr_stat_add(t, HR_STAT_frees, 1);
     hr_stat_add(t, HR_STAT_freed_bytes, bytes);
     if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_LARGE) {
-        hr_site_freed(e->site, bytes);
-        e->site = NULL;
+        hr_site_freed(atomic_exchange(&e->site, NULL), bytes);
     }
     if (retired == HR_RETIRE_UNTOUCHED)
         hr_quarantine_release_one(t, dptr);

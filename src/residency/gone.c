@@ -3,6 +3,7 @@
 #include "base/lock.h"
 #include "residency/context.h"
 #include "residency/gpu.h"
+#include "residency/params.h"
 #include "residency/quarantine.h"
 #include "space/space.h"
 #include "stats/stats.h"
@@ -36,6 +37,7 @@ CUresult hr_context_ended(const struct hr_gone *gone, CUresult r)
     if (r != CUDA_SUCCESS || !gone->handle)
         return r;
     hr_context_forget(gone->handle);
+    hr_params_forget(); /* the functions of its modules are gone, too */
     hr_space_each(gone->handle, free_one, hr_thread_self());
     hr_space_context_gone(hr_thread_self(), gone->handle);
     return r;

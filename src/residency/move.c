@@ -244,8 +244,8 @@ static void count_moved(struct hr_move *moves, unsigned count, bool out)
             continue; /* this one was undone */
         bytes += hr_chunk_bytes();
         struct hr_extent *e = extent_of(moves[i].chunk);
-        if (out && e->site)
-            hr_site_moved_out(e->site, hr_chunk_bytes());
+        if (out)
+            hr_site_moved_out(atomic_load_explicit(&e->site, memory_order_relaxed), hr_chunk_bytes());
     }
     hr_stat_add(t, out ? HR_STAT_moved_out_bytes : HR_STAT_moved_in_bytes, bytes);
     hr_stat_add(t, out ? HR_STAT_moves_out : HR_STAT_moves_in, 1);

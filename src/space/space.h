@@ -58,7 +58,7 @@ struct hr_extent {
     _Atomic(struct hr_refs *) refs;
     _Atomic(uint8_t) has_starts; /* addresses inside were seen as starts: see hr_space_learn_start */
     struct hr_slab *slab;
-    struct hr_site *site;           /* stats: where it was allocated; may be NULL */
+    _Atomic(struct hr_site *) site; /* stats: where it was allocated; may be NULL */
     struct hr_extent *next_pending; /* residency: waits to be backed before the next launch */
     _Atomic(uint8_t) is_pending;
     struct hr_extent *next, *prev; /* free lists, partial-slab lists */

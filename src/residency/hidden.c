@@ -105,6 +105,15 @@ void hr_hidden_propagate(CUdeviceptr destination, CUdeviceptr source)
         add_refs(to, refs->extent, refs->count);
 }
 
+void hr_hidden_forget(struct hr_extent *e)
+{
+    if (!atomic_load_explicit(&e->refs, memory_order_relaxed))
+        return;
+    hr_mutex_lock(&refs_lock);
+    retire_locked(atomic_exchange(&e->refs, NULL));
+    hr_mutex_unlock(&refs_lock);
+}
+
 void hr_hidden_collect_quiet(void)
 {
     hr_mutex_lock(&refs_lock);

@@ -17,6 +17,8 @@
 void hr_hidden_scan(CUdeviceptr destination, const void *payload, size_t bytes);
 /* A copy inside device memory: what the source names, the destination names. */
 void hr_hidden_propagate(CUdeviceptr destination, CUdeviceptr source);
+/* The extent is dead: what it named is forgotten. Locks: HR_RANK_QUEUE where it named something. */
+void hr_hidden_forget(struct hr_extent *e);
 /* With the gate closed (no submission reads a list): frees the lists that were replaced. */
 void hr_hidden_collect_quiet(void);
 

@@ -3,6 +3,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "residency/context.h"
+#include "residency/hidden.h"
 #include "residency/move.h"
 #include "space/space.h"
 
@@ -74,7 +75,9 @@ bool hr_quarantine_drop(struct hr_extent *e)
     hr_mutex_lock(&hr_move_lock);
     CUresult r = hr_drop_backing_locked(e);
     hr_mutex_unlock(&hr_move_lock);
-    if (r != CUDA_SUCCESS)
+    if (r == CUDA_SUCCESS)
+        hr_hidden_forget(e);
+    else
         hr_log(HR_LOG_WARN, "freed memory could not be unmapped yet: driver error %d", (int)r);
     return r == CUDA_SUCCESS;
 }

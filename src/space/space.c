@@ -157,7 +157,7 @@ static void forget_content(struct hr_extent *e)
         for (size_t i = 0; i < words; i++)
             atomic_store_explicit(&hr_space.starts[start_bit(e->base) / 64 + i], 0, memory_order_relaxed);
     }
-    atomic_store(&e->refs, NULL); /* the list itself is owned by residency/hidden.c */
+    atomic_store(&e->refs, NULL); /* the list itself was taken back by residency/hidden.c, which owns it */
 }
 
 struct hr_extent *hr_space_release(struct hr_thread *t, CUdeviceptr address)

@@ -43,6 +43,7 @@ static void bring_to(enum state state, CUdeviceptr p, size_t bytes, CUstream s)
     if (state == RESERVED)
         return;
     OK(cuMemsetD8_v2(p, 1, bytes));
+    OK(cuCtxSynchronize()); /* the other stream does not wait for the legacy one */
     if (state == HOST || state == RESTORED) {
         hr_access_evict_range(t, p, bytes);
         cr_assert_eq(atomic_load(&hr_space_chunk(p)->state), HR_CHUNK_HOST);

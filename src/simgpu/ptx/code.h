@@ -13,6 +13,10 @@
 
 #define PTX_LANES 32
 #define PTX_CONST 0x80000000u
+/* While a function is being parsed its registers have numbers instead of places: PTX_VIRTUAL | log2 of bytes | number. */
+#define PTX_VIRTUAL 0x40000000u
+#define PTX_VIRTUAL_LOG2 28
+#define PTX_VIRTUAL_INDEX 0x0fffffffu
 #define PTX_NO_PC UINT32_MAX
 #define PTX_MAX_THREADS 1024
 #define PTX_BARRIERS 16
@@ -189,6 +193,7 @@ struct ptx_function {
     uint32_t frame_bytes;
     uint32_t local_align, own_local_bytes;
     uint32_t formal_bytes, formal_offset;
+    uint32_t virtual_count; /* registers named so far */
     struct ptx_formal *formals, *results;
     uint32_t formal_count, result_count;
     struct ptx_call *calls;

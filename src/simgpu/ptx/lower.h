@@ -43,7 +43,9 @@ void ptx_lower_mem_address(struct ptx_parser *p, const struct ptx_operand *opera
                            bool is_const, uint32_t bytes, struct ptx_insn *out, bool *addr32_out);
 void ptx_note_shared(struct ptx_parser *p, uint32_t variable);
 
-/* Over a finished function's code, branches resolved: marks loads and stores that can share work. */
+/* Over a finished function's code, branches resolved. Gives registers their places in the frame. */
+void ptx_lower_compact(struct ptx_parser *p, uint32_t begin, uint32_t end);
+/* Then: marks loads and stores that can share work. */
 void ptx_lower_reuse(struct ptx_parser *p, uint32_t begin, uint32_t end);
 
 static inline struct ptx_operand *ptx_operand_at(struct ptx_parser *p, unsigned i)

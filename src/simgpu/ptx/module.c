@@ -139,8 +139,6 @@ static void finish(struct ptx_parser *p)
         }
         f->info.local_bytes =
             f->info.local_bytes ? round_up(f->info.local_bytes, f->local_align > 16 ? f->local_align : 16) : 0;
-        uint32_t registers = 16 + (f->frame_bytes - (uint32_t)sizeof(struct ptx_frame)) / 128 / 2;
-        f->info.register_count = registers > 255 ? 255 : registers;
     }
     bind_calls(m);
     for (size_t i = 0; i < m->function_count; i++)
@@ -171,6 +169,7 @@ int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **mo
     p->error = error;
     p->lexer = (struct ptx_lexer){text, text + text_bytes, 1};
     if (setjmp(p->leave)) {
+        free(p->scratch);
         free(p);
         ptx_module_destroy(m);
         return -1;
@@ -181,6 +180,7 @@ int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **mo
     finish(p);
     if (m->function_count)
         qsort(m->functions, m->function_count, sizeof(*m->functions), by_kind_then_order);
+    free(p->scratch);
     free(p);
     *module_out = m;
     return 0;

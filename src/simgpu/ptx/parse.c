@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define MAX_FRAME_BYTES (UINT64_C(64) << 20)
+#define MAX_REGISTERS (1u << 18)
 
 static const struct {
     const char *name;
@@ -178,7 +179,7 @@ static struct ptx_symbol *find_numbered(struct ptx_parser *p, struct ptx_map *sc
         struct ptx_symbol *symbol = ptx_parse_take(p, sizeof(*symbol));
         symbol->kind = PTX_SYM_REGISTER;
         symbol->log2 = family->log2;
-        symbol->offset = family->offset + number * (family->log2 ? PTX_LANES << family->log2 : 4);
+        symbol->offset = family->offset + number * (family->log2 ? 1 : 4);
         if (ptx_map_add(scope, &p->module->arena, name, bytes, symbol) < 0)
             ptx_parse_out_of_memory(p);
         return symbol;
@@ -234,9 +235,13 @@ uint32_t ptx_frame_take(struct ptx_parser *p, uint64_t bytes)
 
 uint32_t ptx_frame_registers(struct ptx_parser *p, unsigned log2, uint64_t count)
 {
-    if (count > MAX_FRAME_BYTES)
+    if (!log2)
+        return ptx_frame_take(p, count * 4);
+    uint32_t first = p->function->virtual_count;
+    if (count > MAX_REGISTERS - first)
         ptx_parse_fail(p, p->token.line, "too many registers");
-    return ptx_frame_take(p, count * (log2 ? (uint64_t)PTX_LANES << log2 : 4));
+    p->function->virtual_count += (uint32_t)count;
+    return PTX_VIRTUAL | (uint32_t)log2 << PTX_VIRTUAL_LOG2 | first;
 }
 
 uint32_t ptx_frame_predicate(struct ptx_parser *p)

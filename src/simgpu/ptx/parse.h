@@ -167,6 +167,8 @@ struct ptx_parser {
     uint32_t predicate_offset, predicates_left; /* where the next predicate goes */
     uint32_t carry;                             /* predicate of the carry flag; 0 = not used yet */
     struct ptx_map constants;
+    void *scratch; /* of passes over a function */
+    size_t scratch_bytes;
     struct ptx_map type_names, mod_names, sreg_names, insn_names; /* values: index + 1 */
     struct ptx_stmt stmt;
 };
@@ -197,6 +199,7 @@ struct ptx_symbol *ptx_parse_label(struct ptx_parser *p, const char *name, size_
 
 /* The frame of the current function. */
 uint32_t ptx_frame_take(struct ptx_parser *p, uint64_t bytes);
+/* Operands: predicates by place (log2 0), registers by number. */
 uint32_t ptx_frame_register(struct ptx_parser *p, unsigned log2);
 uint32_t ptx_frame_registers(struct ptx_parser *p, unsigned log2, uint64_t count);
 uint32_t ptx_frame_predicate(struct ptx_parser *p);

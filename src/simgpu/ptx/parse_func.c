@@ -141,6 +141,7 @@ static void parse_definition(struct ptx_parser *p)
     p->module->code[p->module->code_count++] =
         (struct ptx_insn){.op = f->info.is_entry ? PTX_OP_EXIT : PTX_OP_RET, .line = p->token.line};
     resolve_labels(p);
+    ptx_lower_compact(p, f->entry_pc, (uint32_t)p->module->code_count);
     ptx_lower_reuse(p, f->entry_pc, (uint32_t)p->module->code_count);
 }
 
@@ -225,6 +226,7 @@ static void parse_function(struct ptx_parser *p, bool is_entry, bool is_extern)
         seen.info.name = NULL;
     p->function = f;
     f->frame_bytes = results.frame_bytes;
+    f->virtual_count = results.virtual_count;
     f->results = results.results;
     f->result_count = results.result_count;
     f->formal_bytes = 0;

@@ -73,8 +73,11 @@ enum ptx_space {
 };
 enum ptx_order { PTX_ORDER_WEAK, PTX_ORDER_RELAXED, PTX_ORDER_ACQ_REL, PTX_ORDER_SC };
 
-/* The frequent forms of LD and ST also use o[1] and o[2], see reuse.c. */
-#define PTX_REUSE_SLOTS 8
+/* The frequent forms of LD and ST name in aux a slot to use or to fill, see reuse.c; 0 = none. */
+#define PTX_REUSE_USE_SHIFT 24
+#define PTX_REUSE_FILL_SHIFT 28
+#define PTX_REUSE_SLOTS 9
+#define PTX_REUSE_PER_SIZE 3 /* for each of 4, 8, 16 bytes */
 
 #define PTX_MEM_AUX(space, bytes_log2, is_signed, reg_log2, vec_log2, addr32, order)                                   \
     ((uint32_t)(space) | (uint32_t)(bytes_log2) << 4 | (uint32_t)(is_signed) << 8 | (uint32_t)(reg_log2) << 9 |        \

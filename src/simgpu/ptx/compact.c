@@ -47,11 +47,11 @@ static uint32_t index_of(uint32_t o) {
 }
 
 static bool is_store(const struct ptx_insn *in) {
-    return in->op >= PTX_OP_ST && in->op <= PTX_OP_ST_SHARED_8;
+    return in->op >= PTX_OP_ST && in->op <= PTX_OP_ST_SHARED_V4;
 }
 
 static bool is_load(const struct ptx_insn *in) {
-    return in->op >= PTX_OP_LD && in->op <= PTX_OP_LD_SHARED_8;
+    return in->op >= PTX_OP_LD && in->op <= PTX_OP_LD_SHARED_V4;
 }
 
 /* Operand k is (only) written. */

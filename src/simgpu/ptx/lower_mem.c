@@ -243,10 +243,10 @@ static enum ptx_type memory_type(struct ptx_parser *p)
 static int quick_form(enum ptx_space space, const struct ptx_insn *form, unsigned log2, unsigned reg_log2,
                       unsigned vec_log2, bool addr32, enum ptx_order order)
 {
-    if (log2 < 2 || log2 != reg_log2 || vec_log2 || addr32 || order != PTX_ORDER_WEAK || !form->o[4] || form->o[5] ||
-        (space != PTX_SPACE_GLOBAL && space != PTX_SPACE_SHARED))
+    if (log2 < 2 || log2 != reg_log2 || (log2 == 3 && vec_log2) || addr32 || order != PTX_ORDER_WEAK || !form->o[4] ||
+        form->o[5] || (space != PTX_SPACE_GLOBAL && space != PTX_SPACE_SHARED))
         return 0;
-    return 1 + (space == PTX_SPACE_SHARED) * 2 + (log2 == 3);
+    return 1 + (space == PTX_SPACE_SHARED) * 4 + (vec_log2 ? 1 + (int)vec_log2 : log2 == 3);
 }
 
 void ptx_lower_ld(struct ptx_parser *p, const struct ptx_descriptor *d)

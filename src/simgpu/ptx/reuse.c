@@ -13,8 +13,8 @@ struct slot {
 };
 
 static bool is_quick(const struct ptx_insn *in) {
-    return (in->op >= PTX_OP_LD_GLOBAL_4 && in->op <= PTX_OP_LD_SHARED_8) ||
-           (in->op >= PTX_OP_ST_GLOBAL_4 && in->op <= PTX_OP_ST_SHARED_8);
+    return (in->op >= PTX_OP_LD_GLOBAL_4 && in->op <= PTX_OP_LD_SHARED_V4) ||
+           (in->op >= PTX_OP_ST_GLOBAL_4 && in->op <= PTX_OP_ST_SHARED_V4);
 }
 
 /* Lanes may part or meet behind these, or the warp may lose its turn. */
@@ -29,26 +29,25 @@ static void forget(struct slot slots[PTX_REUSE_SLOTS], uint32_t written) {
 }
 
 static void forget_results(struct slot slots[PTX_REUSE_SLOTS], const struct ptx_insn *in) {
-    if (in->op == PTX_OP_LD)
+    if (in->op >= PTX_OP_LD && in->op <= PTX_OP_LD_SHARED_V4)
         for (unsigned k = 0; k < 1u << PTX_MEM_VEC_LOG2(in->aux); k++)
             forget(slots, in->o[k]);
-    else if (in->op != PTX_OP_ST && !(in->op >= PTX_OP_ST_GLOBAL_4 && in->op <= PTX_OP_ST_SHARED_8))
+    else if (!(in->op >= PTX_OP_ST && in->op <= PTX_OP_ST_SHARED_V4))
         forget(slots, in->o[0]);
 }
 
-/* o[1] = slot to use + 1, o[2] = slot to fill + 1; 0 = neither. */
 static void mark(struct slot slots[PTX_REUSE_SLOTS], unsigned *next, struct ptx_insn *in) {
-    /* What is a line for elements of 4 bytes is none for 8: the slots of the two sizes are apart. */
-    unsigned first = PTX_MEM_LOG2(in->aux) == 3 ? PTX_REUSE_SLOTS / 2 : 0;
-    for (unsigned i = first; i < first + PTX_REUSE_SLOTS / 2; i++) {
+    /* What is a line for elements of 4 bytes is none for 8: the slots of the sizes are apart. */
+    unsigned first = (PTX_MEM_LOG2(in->aux) + PTX_MEM_VEC_LOG2(in->aux) - 2) * PTX_REUSE_PER_SIZE;
+    for (unsigned i = first; i < first + PTX_REUSE_PER_SIZE; i++) {
         if (slots[i].base == in->o[4]) {
-            in->o[1] = i + 1;
+            in->aux |= (i + 1) << PTX_REUSE_USE_SHIFT;
             return;
         }
     }
-    unsigned i = first + (*next)++ % (PTX_REUSE_SLOTS / 2);
+    unsigned i = first + (*next)++ % PTX_REUSE_PER_SIZE;
     slots[i].base = in->o[4];
-    in->o[2] = i + 1;
+    in->aux |= (i + 1) << PTX_REUSE_FILL_SHIFT;
 }
 
 void ptx_lower_reuse(struct ptx_parser *p, uint32_t begin, uint32_t end) {

@@ -25,6 +25,66 @@ static enum sg_direction direction(enum sg_tier src, int src_device, enum sg_tie
     return src == SG_TIER_PEER || dst == SG_TIER_PEER || src_device != dst_device ? SG_P2P : SG_D2D;
 }
 
+/*
+ * Device memory is the program's to race on: what two operations that nobody ordered do to it is undefined on hardware too, and
+ * headroom relies on that (a copy that overlapped with a writer is made again). So ThreadSanitizer sees the host side of a
+ * copy and not the device's, as it does for the accesses of kernels.
+ */
+#if defined(__SANITIZE_THREAD__)
+#define UNSEEN_DEVICE_MEMORY 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNSEEN_DEVICE_MEMORY 1
+#endif
+#endif
+
+#ifdef UNSEEN_DEVICE_MEMORY
+/* Volatile, so that the loop does not become a call that is seen. */
+static __attribute__((no_sanitize("thread"))) void move_unseen(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    if ((uintptr_t)to - (uintptr_t)from >= bytes) {
+        for (size_t i = 0; i < bytes;) {
+            if (((uintptr_t)(to + i) | (uintptr_t)(from + i)) % 8 == 0 && bytes - i >= 8) {
+                *(volatile uint64_t *)(to + i) = *(const volatile uint64_t *)(from + i);
+                i += 8;
+            } else {
+                ((volatile uint8_t *)to)[i] = ((const volatile uint8_t *)from)[i];
+                i++;
+            }
+        }
+    } else {
+        for (size_t i = bytes; i > 0; i--)
+            ((volatile uint8_t *)to)[i - 1] = ((const volatile uint8_t *)from)[i - 1];
+    }
+}
+
+static void move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_device, size_t bytes)
+{
+    uint8_t piece[4096];
+    if (to_device && from_device) {
+        move_unseen(to, from, bytes);
+        return;
+    }
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < sizeof piece ? bytes - at : sizeof piece;
+        if (from_device)
+            move_unseen(piece, from + at, n);
+        else
+            memcpy(piece, from + at, n);
+        if (to_device)
+            move_unseen(to + at, piece, n);
+        else
+            memcpy(to + at, piece, n);
+    }
+}
+#else
+static void move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_device, size_t bytes)
+{
+    (void)to_device, (void)from_device;
+    memmove(to, from, bytes);
+}
+#endif
+
 static bool copy_row(const struct sg_copy *c, uint64_t dst, uint64_t src, struct sg_moved *moved, uint64_t *bad_out)
 {
     for (size_t left = c->width_bytes; left;) {
@@ -36,7 +96,7 @@ static bool copy_row(const struct sg_copy *c, uint64_t dst, uint64_t src, struct
             *bad_out = s ? dst : src;
             return false;
         }
-        memmove(d, s, bytes);
+        move_bytes(d, c->dst_device != SG_ON_HOST, s, c->src_device != SG_ON_HOST, bytes);
         moved->bytes[direction(from, c->src_device, to, c->dst_device)] += bytes;
         src += bytes;
         dst += bytes;
@@ -55,17 +115,17 @@ bool sg_copy_execute(const struct sg_copy *c, struct sg_moved *moved, uint64_t *
     return true;
 }
 
+/* Fills a piece of a few KiB once and copies it: every element size divides it. */
 static void fill_bytes(uint8_t *at, size_t bytes, uint32_t value, unsigned element_bytes)
 {
-    if (element_bytes == 1) {
-        memset(at, (int)(value & 0xff), bytes);
-    } else if (element_bytes == 2) {
-        uint16_t v = (uint16_t)value;
-        for (size_t i = 0; i + 2 <= bytes; i += 2)
-            memcpy(at + i, &v, 2);
-    } else {
-        for (size_t i = 0; i + 4 <= bytes; i += 4)
-            memcpy(at + i, &value, 4);
+    uint8_t pattern[4096];
+    size_t first = bytes < sizeof pattern ? bytes : sizeof pattern;
+    for (size_t i = 0; i < first; i += element_bytes)
+        memcpy(pattern + i, &value, element_bytes); /* little-endian: the low bytes come first */
+    for (size_t done = 0; done < bytes; done += first) {
+        if (first > bytes - done)
+            first = bytes - done;
+        move_bytes(at + done, true, pattern, true, first);
     }
 }
 

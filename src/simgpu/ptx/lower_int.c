@@ -208,9 +208,6 @@ static void logic_pred(struct ptx_parser *p, const struct ptx_descriptor *d)
 
 void ptx_lower_logic(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
-    for (int m = PTX_M_AND; m <= PTX_M_XOR; m++)
-        if (ptx_take_mod(p, (enum ptx_mod)m))
-            ptx_lower_unsupported(p, NULL);
     if (ptx_one_type(p) == PTX_PRED) {
         logic_pred(p, d);
         return;

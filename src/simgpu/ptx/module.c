@@ -178,8 +178,13 @@ int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **mo
     ptx_lower_init_names(p);
     ptx_parse_text(p);
     finish(p);
-    if (m->function_count)
-        qsort(m->functions, m->function_count, sizeof(*m->functions), by_kind_then_order);
+    size_t defined = 0; /* what is only declared stays reachable from calls, but is nothing to launch or list */
+    for (size_t i = 0; i < m->function_count; i++)
+        if (m->functions[i]->defined)
+            m->functions[defined++] = m->functions[i];
+    m->function_count = defined;
+    if (defined)
+        qsort(m->functions, defined, sizeof(*m->functions), by_kind_then_order);
     free(p->scratch);
     free(p);
     *module_out = m;
@@ -250,7 +255,7 @@ struct ptx_function *ptx_module_function_at(struct ptx_module *m, size_t index)
 struct ptx_function *ptx_module_function(struct ptx_module *m, const char *name)
 {
     for (size_t i = 0; i < m->function_count; i++)
-        if (m->functions[i]->defined && !strcmp(m->functions[i]->info.name, name))
+        if (!strcmp(m->functions[i]->info.name, name))
             return m->functions[i];
     return NULL;
 }

@@ -25,6 +25,8 @@
 struct fuzz_buffer {
     pthread_mutex_t lock; /* held from the first to the last step of an operation's submission */
     unsigned index;
+    _Atomic(CUdeviceptr) told_address; /* what the mover reads, without the lock; 0 = nothing is there */
+    _Atomic(size_t) told_bytes;
     CUdeviceptr address;
     size_t bytes;
     uint8_t *model;

@@ -144,19 +144,16 @@ static void move_one(struct hr_thread *t, uint64_t *state)
     unsigned wanted = atomic_exchange(&fuzz.provoked, 0);
     unsigned buffers = FUZZ_SHARED + FUZZ_OWN * fuzz.workers;
     struct fuzz_buffer *b = &fuzz.buffer[wanted ? wanted - 1 : fuzz_random(state) % buffers];
-    if (wanted) { /* its worker holds the lock while it provokes: look without it, at worst the range is an old one */
-        CUdeviceptr address = __atomic_load_n(&b->address, __ATOMIC_RELAXED);
-        size_t bytes = __atomic_load_n(&b->bytes, __ATOMIC_RELAXED);
-        if (address && hr_access_evict_range(t, address, bytes) > 0)
+    /* Without its lock, which its worker may hold while it provokes: at worst the range is an old one. */
+    CUdeviceptr address = atomic_load(&b->told_address);
+    size_t bytes = atomic_load(&b->told_bytes);
+    if (!address)
+        return;
+    if (wanted) {
+        if (hr_access_evict_range(t, address, bytes) > 0)
             atomic_fetch_add(&fuzz.evictions, 1);
         return;
     }
-    pthread_mutex_lock(&b->lock);
-    CUdeviceptr address = b->address;
-    size_t bytes = b->bytes;
-    pthread_mutex_unlock(&b->lock);
-    if (!address)
-        return;
     if (fuzz_random(state) % 3 == 0) {
         size_t offset = fuzz_random(state) % bytes;
         address += offset;

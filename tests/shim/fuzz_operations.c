@@ -142,6 +142,8 @@ bool fuzz_allocate(struct fuzz_worker *w, struct fuzz_buffer *b, size_t bytes)
     }
     FUZZ_OK(r);
     b->bytes = bytes;
+    atomic_store(&b->told_bytes, bytes);
+    atomic_store(&b->told_address, b->address);
     b->model = malloc(bytes);
     b->used = false;
     if (!b->model)
@@ -171,6 +173,7 @@ static void replace(struct fuzz_worker *w)
         fuzz_note(w->index, "free", (int)b[0]->index, -1, 0, b[0]->bytes, b[0]->address);
         FUZZ_OK(cuMemFree_v2(b[0]->address));
         b[0]->address = 0;
+        atomic_store(&b[0]->told_address, 0);
         free(b[0]->model);
         b[0]->model = NULL;
     }

@@ -4,13 +4,14 @@
 known_failures.py ROOT           checks that the column is up to date (exit status 1 if not)
 known_failures.py ROOT --write   rewrites it
 
-A title carries K28 when it has the word k28, as in Test(oom, k28_is_reported_as_such) or test('K28 ...').
+A title carries K28 when it has the word k28, as in Test(oom, k28_is_reported_as_such), test('K28 ...')
+or ("K28: ...", outcome) in a table of checks.
 """
 import os
 import re
 import sys
 
-TITLE = re.compile(r"""\b(?:Test|ParameterizedTest)\s*\(([^){]*)\)|\btest\s*\(\s*'([^']*)'|^\s*def\s+(test_\w+)""", re.M)
+TITLE = re.compile(r"""\b(?:Test|ParameterizedTest)\s*\(([^){]*)\)|\btest\s*\(\s*'([^']*)'|^\s*def\s+(test_\w+)|\(\s*"(K\d+: [^"]*)"""", re.M)
 NUMBER = re.compile(r"(?<![a-z0-9])k(\d+)(?![a-z0-9])", re.I)
 
 

@@ -11,7 +11,8 @@ import os
 import re
 import sys
 
-TITLE = re.compile(r"""\b(?:Test|ParameterizedTest)\s*\(([^){]*)\)|\btest\s*\(\s*'([^']*)'|^\s*def\s+(test_\w+)|\(\s*"(K\d+: [^"]*)"""", re.M)
+TITLE = re.compile(r'''\b(?:Test|ParameterizedTest)\s*\(([^){]*)\)|\btest\s*\(\s*'([^']*)'|^\s*def\s+(test_\w+)'''
+                   r'''|\(\s*"(K\d+: [^"]*)"''', re.M)
 NUMBER = re.compile(r"(?<![a-z0-9])k(\d+)(?![a-z0-9])", re.I)
 
 

@@ -22,8 +22,9 @@ static CUresult alloc_after_settling(struct hr_thread *t, unsigned gpu, CUcontex
     CUresult r = hr_space_alloc(t, gpu, ctx, bytes, p);
     if (r == CUDA_ERROR_OUT_OF_MEMORY) {
         char text[160];
-        snprintf(text, sizeof text, "an allocation of %zu bytes on GPU %u does not fit: nothing could back it", bytes,
-                 gpu);
+        snprintf(text, sizeof text,
+                 "an allocation of %zu bytes on GPU %u does not fit: its window is full, or nothing could back it",
+                 bytes, gpu);
         hr_stat_add(t, HR_STAT_ooms, 1);
         hr_log(HR_LOG_INFO, "%s", text);
         hr_stats_event("oom", text);

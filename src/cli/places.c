@@ -91,8 +91,9 @@ int hr_cli_driver_present(const char *shim)
     struct link_map *map = NULL;
     int present = 1;
 
-    if (named != NULL && named[0] != '\0' && strcmp(named, "auto") != 0) {
-        return is_file(named) || list_has_driver(named);
+    /* One that is not there is passed over by the shim too, which says so. */
+    if (named != NULL && named[0] != '\0' && strcmp(named, "auto") != 0 && (is_file(named) || list_has_driver(named))) {
+        return 1;
     }
     if (path != NULL && list_has_driver(path)) {
         return 1;

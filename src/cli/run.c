@@ -40,7 +40,8 @@ static void print_sim_help(void)
            "\n"
            "  MODEL[,vram=SIZE][,gpus=N][,host=SIZE][,seed=N]\n"
            "\n"
-           "for example h200,vram=64M. Without MACHINE the variable SIMGPU counts, and without that an h200.\n");
+           "for example h200,vram=64M. MODEL is h200, h100, a100-pcie, a100-sxm, rtx4090 or v100. Without MACHINE the "
+           "variable SIMGPU counts, and without that an h200.\n");
 }
 
 /* Puts `entry` in front of a list variable. Returns 0, or a status after a message. */

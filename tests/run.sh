@@ -23,8 +23,8 @@ while [ $# -gt 0 ]; do
     case $1 in
     --long)
         export HEADROOM_TEST_LONG=1
-        fuzz_seconds=1800
-        timeout_factor=60
+        fuzz_seconds=300
+        timeout_factor=10
         ;;
     --no-install) setup_flags+=(--no-install) ;;
     --only)

@@ -24,7 +24,8 @@ static struct {
     } piece[KEPT_MOST];
 } kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void *memory_take(size_t *bytes) {
+static void *memory_take(size_t *bytes)
+{
     size_t want = 64 << 10;
     while (want < *bytes)
         want *= 2;
@@ -45,7 +46,8 @@ static void *memory_take(size_t *bytes) {
     return memory;
 }
 
-static void memory_give(void *memory, size_t bytes) {
+static void memory_give(void *memory, size_t bytes)
+{
     bool keep;
     pthread_mutex_lock(&kept.lock);
     keep = kept.count < KEPT_MOST && kept.bytes + bytes <= KEPT_MOST_BYTES;
@@ -59,7 +61,8 @@ static void memory_give(void *memory, size_t bytes) {
         free(memory);
 }
 
-static void number_threads(struct ptx_block *b, const uint32_t ntid[3]) {
+static void number_threads(struct ptx_block *b, const uint32_t ntid[3])
+{
     uint32_t x = 0, y = 0, z = 0;
     for (uint32_t t = 0; t < b->warp_count * PTX_LANES; t++) {
         struct ptx_warp *w = &b->warps[t / PTX_LANES];
@@ -74,13 +77,16 @@ static void number_threads(struct ptx_block *b, const uint32_t ntid[3]) {
     }
 }
 
-static size_t padded(size_t bytes) {
+static size_t padded(size_t bytes)
+{
     return (bytes + 63) & ~(size_t)63;
 }
 
-struct ptx_block *ptx_block_create(const struct ptx_block_shape *shape) {
+struct ptx_block *ptx_block_create(const struct ptx_block_shape *shape)
+{
     uint32_t warp_count = (shape->threads + PTX_LANES - 1) / PTX_LANES;
-    size_t warps_at = padded(sizeof(struct ptx_block)), shared_at = warps_at + padded(warp_count * sizeof(struct ptx_warp));
+    size_t warps_at = padded(sizeof(struct ptx_block)),
+           shared_at = warps_at + padded(warp_count * sizeof(struct ptx_warp));
     size_t registers_at = shared_at + padded(shape->shared_bytes);
     size_t per_warp = padded(shape->stack_bytes), local_per_warp = padded((size_t)shape->local_bytes * PTX_LANES);
     size_t local_at = registers_at + warp_count * per_warp;
@@ -107,13 +113,15 @@ struct ptx_block *ptx_block_create(const struct ptx_block_shape *shape) {
     return b;
 }
 
-void ptx_block_destroy(struct ptx_block *b) {
+void ptx_block_destroy(struct ptx_block *b)
+{
     if (b)
         memory_give(b, b->memory_bytes);
 }
 
 void ptx_block_start(struct ptx_block *b, uint64_t linear, const uint32_t ctaid[3], uint32_t entry_pc,
-                     uint32_t shared_bytes) {
+                     uint32_t shared_bytes)
+{
     b->linear = linear;
     memcpy(b->ctaid, ctaid, sizeof(b->ctaid));
     b->next_warp = 0;
@@ -134,7 +142,8 @@ void ptx_block_start(struct ptx_block *b, uint64_t linear, const uint32_t ctaid[
     }
 }
 
-bool ptx_run_fault(struct ptx_run *r, const struct ptx_warp *w, unsigned lane, enum ptx_fault_kind kind, uint32_t pc) {
+bool ptx_run_fault(struct ptx_run *r, const struct ptx_warp *w, unsigned lane, enum ptx_fault_kind kind, uint32_t pc)
+{
     r->fault = (struct ptx_fault){.kind = kind, .line = r->code[pc].line, .space = "generic"};
     memcpy(r->fault.block, r->block->ctaid, sizeof(r->fault.block));
     for (unsigned k = 0; k < 3; k++)
@@ -144,7 +153,8 @@ bool ptx_run_fault(struct ptx_run *r, const struct ptx_warp *w, unsigned lane, e
 }
 
 /* Threads of warps that take part in a barrier with a count, exited ones included: hardware counts whole warps. */
-static uint32_t counted(const struct ptx_block *b, uint32_t id, uint32_t arrived_only) {
+static uint32_t counted(const struct ptx_block *b, uint32_t id, uint32_t arrived_only)
+{
     uint32_t threads = arrived_only;
     for (uint32_t i = 0; i < b->warp_count; i++) {
         const struct ptx_warp *w = &b->warps[i];
@@ -157,7 +167,8 @@ static uint32_t counted(const struct ptx_block *b, uint32_t id, uint32_t arrived
     return threads;
 }
 
-static void release(struct ptx_run *r, uint32_t id) {
+static void release(struct ptx_run *r, uint32_t id)
+{
     struct ptx_block *b = r->block;
     struct ptx_barrier *bar = &b->barriers[id];
     for (uint32_t i = 0; i < b->warp_count; i++) {
@@ -185,13 +196,15 @@ static void release(struct ptx_run *r, uint32_t id) {
     b->barriers_used &= ~(1u << id);
 }
 
-static void check(struct ptx_run *r, uint32_t id) {
+static void check(struct ptx_run *r, uint32_t id)
+{
     const struct ptx_barrier *bar = &r->block->barriers[id];
     if (bar->count ? counted(r->block, id, bar->arrived) >= bar->count : bar->arrived >= r->block->live_threads)
         release(r, id);
 }
 
-void ptx_run_exit(struct ptx_run *r, struct ptx_warp *w, uint32_t lanes) {
+void ptx_run_exit(struct ptx_run *r, struct ptx_warp *w, uint32_t lanes)
+{
     w->live &= ~lanes;
     w->syncing = 0; /* what waited for these lanes looks again */
     r->block->live_threads -= (uint32_t)__builtin_popcount(lanes);
@@ -199,8 +212,9 @@ void ptx_run_exit(struct ptx_run *r, struct ptx_warp *w, uint32_t lanes) {
         check(r, (uint32_t)__builtin_ctz(used));
 }
 
-bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *in, const uint8_t *frame, uint32_t fp,
-                     uint32_t lanes, uint32_t pc) {
+bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *in, const uint8_t *frame,
+                     uint32_t fp, uint32_t lanes, uint32_t pc)
+{
     unsigned first = (unsigned)__builtin_ctz(lanes);
     const uint8_t *base[2] = {frame, r->consts};
     const uint32_t *ids = (const uint32_t *)(base[in->o[1] >> 31] + (in->o[1] & ~PTX_CONST));
@@ -237,7 +251,8 @@ bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_ins
     return true;
 }
 
-uint64_t ptx_run_nanoseconds(const struct ptx_run *r) {
+uint64_t ptx_run_nanoseconds(const struct ptx_run *r)
+{
     if (r->clock_ns)
         return atomic_load_explicit(r->clock_ns, memory_order_relaxed);
     struct timespec now;
@@ -246,7 +261,8 @@ uint64_t ptx_run_nanoseconds(const struct ptx_run *r) {
 }
 
 /* Nothing can run and not all have left. The pc of a waiting lane is past its barrier, or at its .sync instruction. */
-static void report_deadlock(struct ptx_run *r) {
+static void report_deadlock(struct ptx_run *r)
+{
     for (uint32_t i = 0; i < r->block->warp_count; i++) {
         const struct ptx_warp *w = &r->block->warps[i];
         if (!w->live)
@@ -257,7 +273,8 @@ static void report_deadlock(struct ptx_run *r) {
     }
 }
 
-enum ptx_slice ptx_block_run(struct ptx_run *r, ptx_interp_fn *interp, uint64_t budget, const atomic_bool *stop) {
+enum ptx_slice ptx_block_run(struct ptx_run *r, ptx_interp_fn *interp, uint64_t budget, const atomic_bool *stop)
+{
     struct ptx_block *b = r->block;
     uint32_t idle = 0; /* warps in a row that could not run */
     uint64_t last = r->counters.warp_instructions + budget;
@@ -281,11 +298,13 @@ enum ptx_slice ptx_block_run(struct ptx_run *r, ptx_interp_fn *interp, uint64_t 
 
 static atomic_bool baseline_only;
 
-void ptx_use_baseline(bool baseline) {
+void ptx_use_baseline(bool baseline)
+{
     atomic_store(&baseline_only, baseline);
 }
 
-ptx_interp_fn *ptx_interp_best(void) {
+ptx_interp_fn *ptx_interp_best(void)
+{
 #ifdef PTX_HAVE_AVX2
     if (!atomic_load(&baseline_only) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
         __builtin_cpu_supports("bmi2"))

@@ -13,13 +13,14 @@
 #include <string.h>
 
 #define NO_PLACE UINT32_MAX
-#define MOST_WORK 4000000u /* spans times registers; beyond, lifetimes of all but block-local registers are the function */
+#define MOST_WORK                                                                                                      \
+    4000000u /* spans times registers; beyond, lifetimes of all but block-local registers are the function */
 
 struct lifetime {
-    uint32_t first, last;  /* instructions, from the function's first */
-    uint32_t next;         /* in the list of those that begin, or end, at one instruction */
-    uint32_t block;        /* basic block of all mentions */
-    bool used, is_local;   /* local: one block, and written there before it is read */
+    uint32_t first, last; /* instructions, from the function's first */
+    uint32_t next;        /* in the list of those that begin, or end, at one instruction */
+    uint32_t block;       /* basic block of all mentions */
+    bool used, is_local;  /* local: one block, and written there before it is read */
     uint8_t log2;
     uint32_t place;
 };
@@ -38,33 +39,40 @@ struct compact {
     uint32_t span_count;
 };
 
-static bool is_register(uint32_t o) {
+static bool is_register(uint32_t o)
+{
     return (o & (PTX_CONST | PTX_VIRTUAL)) == PTX_VIRTUAL;
 }
 
-static uint32_t index_of(uint32_t o) {
+static uint32_t index_of(uint32_t o)
+{
     return o & PTX_VIRTUAL_INDEX;
 }
 
-static bool is_store(const struct ptx_insn *in) {
+static bool is_store(const struct ptx_insn *in)
+{
     return in->op >= PTX_OP_ST && in->op <= PTX_OP_ST_SHARED_V4;
 }
 
-static bool is_load(const struct ptx_insn *in) {
+static bool is_load(const struct ptx_insn *in)
+{
     return in->op >= PTX_OP_LD && in->op <= PTX_OP_LD_SHARED_V4;
 }
 
 /* Operand k is (only) written. */
-static bool is_result(const struct ptx_insn *in, unsigned k) {
+static bool is_result(const struct ptx_insn *in, unsigned k)
+{
     if (is_store(in))
         return false;
     return k == 0 || (is_load(in) && k < 4);
 }
 
-static void mention(struct compact *c, uint32_t o, uint32_t pc, uint32_t block, bool defines) {
+static void mention(struct compact *c, uint32_t o, uint32_t pc, uint32_t block, bool defines)
+{
     struct lifetime *life = &c->lives[index_of(o)];
     if (!life->used) {
-        *life = (struct lifetime){pc, pc, NO_PLACE, block, true, defines, (uint8_t)(o >> PTX_VIRTUAL_LOG2 & 3), NO_PLACE};
+        *life =
+            (struct lifetime){pc, pc, NO_PLACE, block, true, defines, (uint8_t)(o >> PTX_VIRTUAL_LOG2 & 3), NO_PLACE};
         return;
     }
     life->last = pc > life->last ? pc : life->last;
@@ -72,13 +80,15 @@ static void mention(struct compact *c, uint32_t o, uint32_t pc, uint32_t block, 
         life->is_local = false;
 }
 
-static void mention_call(struct compact *c, const struct ptx_call *call, uint32_t pc, uint32_t block) {
+static void mention_call(struct compact *c, const struct ptx_call *call, uint32_t pc, uint32_t block)
+{
     for (uint32_t k = 0; k < call->argument_count + call->result_count; k++)
         if (is_register(call->arguments[k].caller_offset))
             mention(c, call->arguments[k].caller_offset, pc, block, false);
 }
 
-static void find_lifetimes(struct compact *c, const struct ptx_module *m) {
+static void find_lifetimes(struct compact *c, const struct ptx_module *m)
+{
     uint32_t block = 0;
     for (uint32_t pc = 0; pc < c->count; pc++) {
         const struct ptx_insn *in = &c->code[pc];
@@ -95,7 +105,8 @@ static void find_lifetimes(struct compact *c, const struct ptx_module *m) {
 }
 
 /* Basic blocks and the spans of backward branches. */
-static void find_flow(struct compact *c, const struct ptx_parser *p, uint32_t begin) {
+static void find_flow(struct compact *c, const struct ptx_parser *p, uint32_t begin)
+{
     for (uint32_t pc = 0; pc < c->count; pc++) {
         const struct ptx_insn *in = &c->code[pc];
         if (in->op == PTX_OP_BRA) {
@@ -117,7 +128,8 @@ static void find_flow(struct compact *c, const struct ptx_parser *p, uint32_t be
     }
 }
 
-static void extend(struct compact *c, struct lifetime *life) {
+static void extend(struct compact *c, struct lifetime *life)
+{
     for (bool changed = true; changed;) {
         changed = false;
         for (uint32_t i = 0; i < c->span_count; i++) {
@@ -131,7 +143,8 @@ static void extend(struct compact *c, struct lifetime *life) {
     }
 }
 
-static void extend_all(struct compact *c) {
+static void extend_all(struct compact *c)
+{
     uint32_t wide = 0;
     for (uint32_t i = 0; i < c->registers; i++)
         wide += c->lives[i].used && !c->lives[i].is_local;
@@ -147,7 +160,8 @@ static void extend_all(struct compact *c) {
     }
 }
 
-static void link_list(struct compact *c, uint32_t *heads, bool by_end) {
+static void link_list(struct compact *c, uint32_t *heads, bool by_end)
+{
     for (uint32_t pc = 0; pc <= c->count; pc++)
         heads[pc] = NO_PLACE;
     for (uint32_t i = c->registers; i-- > 0;) {
@@ -162,9 +176,11 @@ static void link_list(struct compact *c, uint32_t *heads, bool by_end) {
 
 /* A place per register; returns the bytes of frame they need. Places are given back the instruction after the last use,
  * so that no instruction's result lies on its operands, unless it is the same register. */
-static uint64_t place_all(struct compact *c, uint32_t *peak_out) {
+static uint64_t place_all(struct compact *c, uint32_t *peak_out)
+{
     uint64_t bytes = 0, live = 0, peak = 0;
-    uint32_t free_place[4] = {NO_PLACE, NO_PLACE, NO_PLACE, NO_PLACE}; /* per size: registers whose place is free, linked */
+    uint32_t free_place[4] = {NO_PLACE, NO_PLACE, NO_PLACE,
+                              NO_PLACE}; /* per size: registers whose place is free, linked */
     link_list(c, c->begins, false);
     /* The lists by beginning are walked once; those by end are built as places are given. */
     for (uint32_t pc = 0; pc <= c->count; pc++)
@@ -197,11 +213,13 @@ static uint64_t place_all(struct compact *c, uint32_t *peak_out) {
     return bytes;
 }
 
-static uint32_t placed(const struct compact *c, uint32_t o, uint32_t base) {
+static uint32_t placed(const struct compact *c, uint32_t o, uint32_t base)
+{
     return is_register(o) ? base + c->lives[index_of(o)].place : o;
 }
 
-static void rewrite(struct compact *c, struct ptx_function *f, const struct ptx_module *m, uint32_t base) {
+static void rewrite(struct compact *c, struct ptx_function *f, const struct ptx_module *m, uint32_t base)
+{
     for (uint32_t pc = 0; pc < c->count; pc++) {
         struct ptx_insn *in = &c->code[pc];
         for (unsigned k = 0; k < 6; k++)
@@ -218,7 +236,8 @@ static void rewrite(struct compact *c, struct ptx_function *f, const struct ptx_
         f->results[i].frame_offset = placed(c, f->results[i].frame_offset, base);
 }
 
-static void pin(struct compact *c, const struct ptx_formal *formals, uint32_t count) {
+static void pin(struct compact *c, const struct ptx_formal *formals, uint32_t count)
+{
     for (uint32_t i = 0; i < count; i++) {
         if (!is_register(formals[i].frame_offset))
             continue;
@@ -231,7 +250,8 @@ static void pin(struct compact *c, const struct ptx_formal *formals, uint32_t co
 }
 
 /* Scratch memory comes in one piece that the parser keeps from function to function. */
-static void *scratch(struct ptx_parser *p, size_t bytes) {
+static void *scratch(struct ptx_parser *p, size_t bytes)
+{
     if (bytes > p->scratch_bytes) {
         free(p->scratch);
         p->scratch = malloc(bytes);
@@ -243,7 +263,8 @@ static void *scratch(struct ptx_parser *p, size_t bytes) {
     return p->scratch;
 }
 
-void ptx_lower_compact(struct ptx_parser *p, uint32_t begin, uint32_t end) {
+void ptx_lower_compact(struct ptx_parser *p, uint32_t begin, uint32_t end)
+{
     struct ptx_function *f = p->function;
     struct compact c = {.code = p->module->code + begin, .count = end - begin, .registers = f->virtual_count};
     size_t lists = (c.count + 1) * sizeof(uint32_t);

@@ -12,23 +12,27 @@ struct slot {
     uint32_t base; /* 0 = free */
 };
 
-static bool is_quick(const struct ptx_insn *in) {
+static bool is_quick(const struct ptx_insn *in)
+{
     return (in->op >= PTX_OP_LD_GLOBAL_4 && in->op <= PTX_OP_LD_SHARED_V4) ||
            (in->op >= PTX_OP_ST_GLOBAL_4 && in->op <= PTX_OP_ST_SHARED_V4);
 }
 
 /* Lanes may part or meet behind these, or the warp may lose its turn. */
-static bool ends_stretch(const struct ptx_insn *in) {
+static bool ends_stretch(const struct ptx_insn *in)
+{
     return in->op >= PTX_OP_BRA && in->op <= PTX_OP_YIELD && in->op != PTX_OP_ACTIVEMASK;
 }
 
-static void forget(struct slot slots[PTX_REUSE_SLOTS], uint32_t written) {
+static void forget(struct slot slots[PTX_REUSE_SLOTS], uint32_t written)
+{
     for (unsigned i = 0; i < PTX_REUSE_SLOTS; i++)
         if (slots[i].base == written)
             slots[i].base = 0;
 }
 
-static void forget_results(struct slot slots[PTX_REUSE_SLOTS], const struct ptx_insn *in) {
+static void forget_results(struct slot slots[PTX_REUSE_SLOTS], const struct ptx_insn *in)
+{
     if (in->op >= PTX_OP_LD && in->op <= PTX_OP_LD_SHARED_V4)
         for (unsigned k = 0; k < 1u << PTX_MEM_VEC_LOG2(in->aux); k++)
             forget(slots, in->o[k]);
@@ -36,7 +40,8 @@ static void forget_results(struct slot slots[PTX_REUSE_SLOTS], const struct ptx_
         forget(slots, in->o[0]);
 }
 
-static void mark(struct slot slots[PTX_REUSE_SLOTS], unsigned *next, struct ptx_insn *in) {
+static void mark(struct slot slots[PTX_REUSE_SLOTS], unsigned *next, struct ptx_insn *in)
+{
     /* What is a line for elements of 4 bytes is none for 8: the slots of the sizes are apart. */
     unsigned first = (PTX_MEM_LOG2(in->aux) + PTX_MEM_VEC_LOG2(in->aux) - 2) * PTX_REUSE_PER_SIZE;
     for (unsigned i = first; i < first + PTX_REUSE_PER_SIZE; i++) {
@@ -50,7 +55,8 @@ static void mark(struct slot slots[PTX_REUSE_SLOTS], unsigned *next, struct ptx_
     in->aux |= (i + 1) << PTX_REUSE_FILL_SHIFT;
 }
 
-void ptx_lower_reuse(struct ptx_parser *p, uint32_t begin, uint32_t end) {
+void ptx_lower_reuse(struct ptx_parser *p, uint32_t begin, uint32_t end)
+{
     struct ptx_insn *code = p->module->code;
     uint8_t *entered = ptx_parse_take(p, end - begin + 1);
     struct slot slots[PTX_REUSE_SLOTS] = {{0}};

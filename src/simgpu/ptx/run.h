@@ -18,8 +18,8 @@ struct ptx_warp {
     uint32_t pc[PTX_LANES];
     uint32_t fp[PTX_LANES]; /* frame of the lane's function: offset in registers */
     uint32_t tid[3][PTX_LANES];
-    uint8_t *registers; /* frames, stack_bytes */
-    uint8_t *local;     /* 32 times local_bytes */
+    uint8_t *registers;             /* frames, stack_bytes */
+    uint8_t *local;                 /* 32 times local_bytes */
     uint32_t bar_result[PTX_LANES]; /* offset in registers; 0 = none */
     uint8_t bar_kind[PTX_LANES], bar_id[PTX_LANES];
     uint32_t bar_shared; /* 1 + the barrier that all waiting lanes wait for without wanting a result; 0 = not so */
@@ -76,8 +76,8 @@ ptx_interp_fn *ptx_interp_best(void); /* for this machine */
 /* Fills r->fault for a lane of a warp; always returns false. */
 bool ptx_run_fault(struct ptx_run *r, const struct ptx_warp *w, unsigned lane, enum ptx_fault_kind kind, uint32_t pc);
 /* Lanes in `lanes` of `w` arrive at a barrier; their pcs are already past it. False = fault. */
-bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *in, const uint8_t *frame, uint32_t fp,
-                     uint32_t lanes, uint32_t pc);
+bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *in, const uint8_t *frame,
+                     uint32_t fp, uint32_t lanes, uint32_t pc);
 /* Lanes leave for good: barriers may complete by it. */
 void ptx_run_exit(struct ptx_run *r, struct ptx_warp *w, uint32_t lanes);
 uint64_t ptx_run_nanoseconds(const struct ptx_run *r);

@@ -58,6 +58,8 @@ static CUresult allocate(CUdeviceptr *address_out, size_t bytes, void *return_pc
         struct hr_extent *e = hr_space_extent(address);
         if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_LARGE)
             e->site = site;
+        else
+            hr_space_note_site(e, address, hr_site_number(site));
     }
     hr_stat_add(t, HR_STAT_allocations, 1);
     hr_stat_add(t, HR_STAT_allocated_bytes, bytes);
@@ -106,9 +108,10 @@ HR_HOOK(cuMemFree_v2)(CUdeviceptr dptr)
     struct hr_thread *t = hr_thread_self();
     hr_stat_add(t, HR_STAT_frees, 1);
     hr_stat_add(t, HR_STAT_freed_bytes, bytes);
-    if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_LARGE) {
+    if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_LARGE)
         hr_site_freed(atomic_exchange(&e->site, NULL), bytes);
-    }
+    else
+        hr_site_freed(hr_site_numbered(hr_space_forget_site(e, dptr)), bytes);
     if (retired == HR_RETIRE_UNTOUCHED)
         hr_quarantine_release_one(t, dptr);
     else

@@ -235,6 +235,11 @@ static enum hr_moved settle(struct hr_context *context, struct hr_move *moves, u
     return copy_all(context, moves, count) == CUDA_SUCCESS ? HR_MOVED : HR_MOVE_FAILED;
 }
 
+static void count_site_moved(uint16_t site, size_t bytes)
+{
+    hr_site_moved_out(hr_site_numbered(site), bytes);
+}
+
 static void count_moved(struct hr_move *moves, unsigned count, bool out)
 {
     struct hr_thread *t = hr_thread_self();
@@ -244,7 +249,9 @@ static void count_moved(struct hr_move *moves, unsigned count, bool out)
             continue; /* this one was undone */
         bytes += hr_chunk_bytes();
         struct hr_extent *e = extent_of(moves[i].chunk);
-        if (out)
+        if (out && atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB)
+            hr_space_each_site(e, count_site_moved);
+        else if (out)
             hr_site_moved_out(atomic_load_explicit(&e->site, memory_order_relaxed), hr_chunk_bytes());
     }
     hr_stat_add(t, out ? HR_STAT_moved_out_bytes : HR_STAT_moved_in_bytes, bytes);

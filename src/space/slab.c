@@ -23,6 +23,7 @@ struct hr_slab {
     uint64_t *free_bits;           /* guarded by hr_window_lock */
     _Atomic(uint32_t) *size_bytes; /* per slot, 0 = not live */
     _Atomic(uint32_t) *generation; /* per slot, for the buffer id */
+    _Atomic(uint16_t) *site;       /* per slot: hr_space_note_site; 0 = none */
 };
 
 static struct hr_extent *partial[HR_MAX_GPUS][HR_CLASS_COUNT]; /* guarded by hr_window_lock */
@@ -89,17 +90,19 @@ static struct hr_slab *slab_create_locked(unsigned gpu, unsigned class_index)
     if (slab) {
         pool[gpu][class_index] = slab->next;
     } else {
-        slab = calloc(1, sizeof *slab + words * 8 + (size_t)slots * 8);
+        slab = calloc(1, sizeof *slab + words * 8 + (size_t)slots * 10);
         if (!slab)
             return NULL;
         slab->free_bits = (uint64_t *)(slab + 1);
         slab->size_bytes = (_Atomic(uint32_t) *)(slab->free_bits + words);
         slab->generation = slab->size_bytes + slots;
+        slab->site = (_Atomic(uint16_t) *)(slab->generation + slots);
         slab->class_index = class_index;
         slab->slot_bytes = slot_bytes;
         slab->slot_count = slots;
     }
     slab->free_count = slots;
+    memset((void *)slab->site, 0, slots * sizeof *slab->site);
     for (uint32_t i = 0; i < slots; i++)
         slab->free_bits[i / 64] |= UINT64_C(1) << (i % 64);
     return slab;
@@ -195,9 +198,38 @@ CUresult hr_slab_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t 
     struct hr_extent *e = atomic_load_explicit(&hr_space_chunk(address)->extent, memory_order_acquire);
     uint32_t index = (uint32_t)((address - e->base) / e->slab->slot_bytes);
     atomic_fetch_add_explicit(&e->slab->generation[index], 1, memory_order_relaxed);
+    atomic_store_explicit(&e->slab->site[index], 0, memory_order_relaxed);
     atomic_store_explicit(&e->slab->size_bytes[index], (uint32_t)bytes, memory_order_release);
     *address_out = address;
     return CUDA_SUCCESS;
+}
+
+static _Atomic(uint16_t) *site_of(struct hr_extent *e, CUdeviceptr address)
+{
+    return &e->slab->site[(address - e->base) / e->slab->slot_bytes];
+}
+
+void hr_space_note_site(struct hr_extent *e, CUdeviceptr address, uint16_t site)
+{
+    atomic_store_explicit(site_of(e, address), site, memory_order_relaxed);
+}
+
+uint16_t hr_space_forget_site(struct hr_extent *e, CUdeviceptr address)
+{
+    _Atomic(uint16_t) *site = site_of(e, address);
+    uint16_t had = atomic_load_explicit(site, memory_order_relaxed);
+    if (had)
+        atomic_store_explicit(site, 0, memory_order_relaxed);
+    return had;
+}
+
+void hr_space_each_site(struct hr_extent *e, void (*visit)(uint16_t site, size_t bytes))
+{
+    for (uint32_t i = 0; i < e->slab->slot_count; i++) {
+        uint16_t site = atomic_load_explicit(&e->slab->site[i], memory_order_relaxed);
+        if (site)
+            visit(site, e->slab->slot_bytes);
+    }
 }
 
 enum hr_retire hr_slab_retire(struct hr_extent *e, CUdeviceptr address, size_t *bytes_out)

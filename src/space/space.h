@@ -130,6 +130,15 @@ CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned 
  */
 CUresult hr_space_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out);
 
+/*
+ * A number that the caller keeps with a small allocation (one of an extent of kind SLAB), for its statistics; 0 = none, and
+ * so after hr_space_alloc. forget returns what was there. each visits the numbers that are not 0, with the bytes of the
+ * slot. No lock: whoever notes or forgets owns the allocation.
+ */
+void hr_space_note_site(struct hr_extent *e, CUdeviceptr address, uint16_t site);
+uint16_t hr_space_forget_site(struct hr_extent *e, CUdeviceptr address);
+void hr_space_each_site(struct hr_extent *e, void (*visit)(uint16_t site, size_t bytes));
+
 enum hr_retire {
     HR_RETIRE_NOT_OURS,  /* outside the windows: the driver's business */
     HR_RETIRE_INVALID,   /* inside, but not the start of a live allocation */

@@ -74,6 +74,16 @@ void hr_site_moved_out(struct hr_site *site, size_t bytes)
         atomic_fetch_add(&site->moved_out_bytes, bytes);
 }
 
+uint16_t hr_site_number(const struct hr_site *site)
+{
+    return site ? (uint16_t)(site - table + 1) : 0;
+}
+
+struct hr_site *hr_site_numbered(uint16_t number)
+{
+    return number ? &table[number - 1] : NULL;
+}
+
 size_t hr_site_top(struct hr_site **sites_out, size_t most)
 {
     size_t count = 0;

@@ -55,5 +55,8 @@ struct hr_site;
 struct hr_site *hr_site_sample(struct hr_thread *t, size_t bytes, void *return_pc);
 void hr_site_freed(struct hr_site *site, size_t bytes);
 void hr_site_moved_out(struct hr_site *site, size_t bytes);
+/* A site as a number, where a pointer would take too much room; 0 = NULL. */
+uint16_t hr_site_number(const struct hr_site *site);
+struct hr_site *hr_site_numbered(uint16_t number);
 
 #endif

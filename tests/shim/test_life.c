@@ -247,3 +247,43 @@ Test(life, the_stats_log_tells_what_happened, .timeout = 60)
     cr_assert(peak > 0 && peak <= 24 * MIB);
     cr_assert(strstr(summary, "\"frames\":[{\"object\":"), "no allocation site");
 }
+
+static void a_job_of_small_buffers(void)
+{
+    setenv("HEADROOM_STATS", stats_path, 1);
+    machine("h200,vram=24M,host=512M", "");
+    CUdeviceptr p[40];
+    for (int i = 0; i < 40; i++)
+        OK(cuMemAlloc_v2(&p[i], MIB));
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 40; i++)
+            OK(stride_add(p[i], 512, 512, 1, NULL));
+    }
+    OK(cuCtxSynchronize());
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < 40; i++)
+            OK(cuMemFree_v2(p[i]));
+        for (int i = 0; i < 40; i++)
+            OK(cuMemAlloc_v2(&p[i], MIB));
+    }
+}
+
+Test(life, sites_count_the_frees_and_moves_of_small_allocations, .timeout = 60)
+{
+    static char text[1 << 16];
+    int fd = mkstemp(stats_path);
+    free(apart(a_job_of_small_buffers));
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    unlink(stats_path);
+    cr_assert_gt(n, 0);
+    char *sites = strstr(text, "\"sites\":[{");
+    cr_assert(sites, "%s", text);
+    size_t moved = 0;
+    for (char *at = sites; (at = strstr(at, "\"peak_live_bytes\":")) != NULL; at++) {
+        uint64_t peak = counter(at, "peak_live_bytes");
+        cr_assert(peak <= 40 * MIB, "%s", sites);
+        moved += counter(at, "moved_out_bytes");
+    }
+    cr_assert_gt(moved, 0, "%s", sites);
+}

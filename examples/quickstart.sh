@@ -18,8 +18,12 @@ flags=()
 for arg in "$@"; do
     case $arg in
     --no-install) flags+=("$arg") ;;
+    -h | --help)
+        sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' examples/quickstart.sh
+        exit 0
+        ;;
     *)
-        echo "quickstart: unknown option $arg (--no-install)" >&2
+        echo "quickstart: unknown option $arg (--no-install, --help)" >&2
         exit 2
         ;;
     esac

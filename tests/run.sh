@@ -36,7 +36,7 @@ while [ $# -gt 0 ]; do
         shift
         ;;
     -h | --help)
-        sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+        sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' tests/run.sh
         exit 0
         ;;
     *)

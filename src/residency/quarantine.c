@@ -21,8 +21,8 @@ struct entry {
 };
 struct list {
     struct hr_mutex lock;
-    uint32_t count, capacity; /* guarded by lock */
-    struct entry *entries;    /* guarded by lock */
+    uint32_t first, count, capacity; /* guarded by lock: entries[first..count) wait, in the order of their stamps */
+    struct entry *entries;           /* guarded by lock */
 };
 static _Atomic(uint64_t) waiting;
 
@@ -38,6 +38,11 @@ static struct list *list_of(struct hr_thread *t)
 
 static bool push_locked(struct list *list, struct entry entry)
 {
+    if (list->count == list->capacity && list->first > list->capacity / 2) {
+        memmove(list->entries, list->entries + list->first, (list->count - list->first) * sizeof *list->entries);
+        list->count -= list->first;
+        list->first = 0;
+    }
     if (list->count == list->capacity) {
         uint32_t capacity = list->capacity ? list->capacity * 2 : 64;
         struct entry *grown = realloc(list->entries, capacity * sizeof *grown);
@@ -108,15 +113,12 @@ void hr_quarantine_release_one(struct hr_thread *t, CUdeviceptr address)
 /* Moves covered entries of one list out; how many. */
 static uint32_t take_covered(struct list *list, struct entry *out, uint32_t most)
 {
-    uint32_t taken = 0, kept = 0;
+    uint32_t taken = 0;
     hr_mutex_lock(&list->lock);
-    for (uint32_t i = 0; i < list->count; i++) {
-        if (taken < most && hr_drain_covers(list->entries[i].stamp))
-            out[taken++] = list->entries[i];
-        else
-            list->entries[kept++] = list->entries[i];
-    }
-    list->count = kept;
+    while (taken < most && list->first < list->count && hr_drain_covers(list->entries[list->first].stamp))
+        out[taken++] = list->entries[list->first++];
+    if (list->first == list->count)
+        list->first = list->count = 0;
     hr_mutex_unlock(&list->lock);
     return taken;
 }

@@ -198,9 +198,9 @@ Test(capacity, a_million_small_allocations_take_the_chunks_that_were_touched, .t
     cr_assert_eq(hr_tier_vram.in_use_chunks(0), distinct_chunks(p, 0, SMALL_COUNT, 9973));
     size_t half = SMALL_COUNT / 2;
     for (size_t i = 0; i < half; i++)
-        if (i % 64 == 0) /* every chunk of the half several times; kernels and copies by turns */
-            OK(i % 128 ? stride_add(p[i], 1, SMALL_BYTES / 4, 1, NULL) : cuMemsetD32_v2(p[i], 3, SMALL_BYTES / 4));
-    cr_assert_eq(distinct_chunks(p, 0, half, 64), distinct_chunks(p, 0, half, 1));
+        if (i % 1024 == 0) /* every chunk of the half several times; kernels and copies by turns */
+            OK(i % 2048 ? stride_add(p[i], 1, SMALL_BYTES / 4, 1, NULL) : cuMemsetD32_v2(p[i], 3, SMALL_BYTES / 4));
+    cr_assert_eq(distinct_chunks(p, 0, half, 1024), distinct_chunks(p, 0, half, 1));
     free(p);
 }
 
@@ -208,10 +208,10 @@ Test(capacity, a_touched_half_of_a_million_small_allocations_costs_a_tenth_more_
 {
     CUdeviceptr *p = small_ones();
     size_t half = SMALL_COUNT / 2;
-    for (size_t i = 0; i < half; i += 16)
-        OK(i % 32 ? stride_add(p[i], 1, SMALL_BYTES / 4, 1, NULL) : cuMemsetD32_v2(p[i], 3, SMALL_BYTES / 4));
+    for (size_t i = 0; i < half; i += 512) /* every chunk of the half, kernels and copies by turns */
+        OK(i % 1024 ? stride_add(p[i], 1, SMALL_BYTES / 4, 1, NULL) : cuMemsetD32_v2(p[i], 3, SMALL_BYTES / 4));
     size_t used = (hr_tier_vram.in_use_chunks(0) + hr_tier_host.in_use_chunks(0)) * CHUNK;
-    cr_assert_eq(used, distinct_chunks(p, 0, half, 16) * CHUNK);
+    cr_assert_eq(used, distinct_chunks(p, 0, half, 1) * CHUNK);
     cr_assert(used <= half * SMALL_BYTES * 11 / 10, "%zu bytes for %zu", used, half * SMALL_BYTES);
     for (size_t i = 0; i < SMALL_COUNT; i++)
         OK(cuMemFree_v2(p[i]));

@@ -217,10 +217,7 @@ static void print_stalls(const struct hr_cli_run_record *record, const cJSON *co
 {
     static const struct {
         const char *name, *label;
-    } causes[] = {{"stall_move_in_ns", "moving in"},
-                  {"stall_copy_ns", "copying"},
-                  {"stall_drain_ns", "draining"},
-                  {"stall_map_ns", "mapping"}};
+    } causes[] = {{"stall_copy_ns", "copying"}, {"stall_drain_ns", "draining"}, {"stall_map_ns", "mapping"}};
     double total = counter(counters, "stall_ns");
     double run_ns = hr_cli_json_number(record->summary != NULL ? record->summary : record->interval, "t_ns", NAN);
     char t[NUMBER_BYTES];

@@ -101,6 +101,21 @@ static int simulate(const struct hr_cli_places *places, const char *machine)
     return status != HR_CLI_OK ? status : prepend("LD_LIBRARY_PATH", places->simgpu_dir, ":");
 }
 
+/* What a simulated machine has of host memory is not what this one has: the shim is told, unless the user set a budget. */
+static int tell_host_memory(void)
+{
+    char size[64];
+    const char *machine = getenv("SIMGPU");
+    const char *host = machine != NULL ? strstr(machine, ",host=") : NULL;
+
+    if (host == NULL || getenv("HEADROOM_HOST") != NULL) {
+        return HR_CLI_OK;
+    }
+    host += strlen(",host=");
+    snprintf(size, sizeof size, "%.*s", (int)strcspn(host, ","), host);
+    return hr_config_accepts(hr_config_find("HEADROOM_HOST"), size) ? set("HEADROOM_HOST", size) : HR_CLI_OK;
+}
+
 static int simulate_below_shim(const struct hr_cli_places *places, const char *machine)
 {
     char driver[PATH_MAX + 16];
@@ -111,7 +126,8 @@ static int simulate_below_shim(const struct hr_cli_places *places, const char *m
     }
     /* By path: shim and simgpu share a SONAME. */
     snprintf(driver, sizeof driver, "%s/libcuda.so.1", places->simgpu_dir);
-    return set("HEADROOM_DRIVER", driver);
+    status = set("HEADROOM_DRIVER", driver);
+    return status != HR_CLI_OK ? status : tell_host_memory();
 }
 
 /* The flag at argv[*at], "--x VALUE" or "--x=VALUE"; *at moves past it. Sets the variable, or

@@ -27,7 +27,7 @@
     "\"peak_committed_bytes\":268435456,\"peak_vram_bytes\":66060288,\"peak_host_bytes\":209715200,"                   \
     "\"moved_in_bytes\":" #moved_in ",\"moved_out_bytes\":2147483648,\"moves_in\":7,\"moves_out\":9,"                  \
     "\"launches\":200,\"launches_resident\":150,\"working_set_bytes\":1000,\"working_set_hit_bytes\":925,"             \
-    "\"stall_ns\":2000000000,\"stall_move_in_ns\":1500000000,\"stall_drain_ns\":400000000,\"stall_map_ns\":1000000,"   \
+    "\"stall_ns\":2000000000,\"stall_copy_ns\":1500000000,\"stall_drain_ns\":400000000,\"stall_map_ns\":1000000,"   \
     "\"gate_closes\":16,\"moves_given_up\":2,\"ooms\":1}"
 #define INTERVAL "{\"type\":\"interval\",\"t_ns\":1000000000," COUNTERS(1048576) "}\n"
 #define EVENT "{\"type\":\"event\",\"t_ns\":1500000000,\"event\":\"oom\",\"text\":\"refused 1 TiB\"}\n"
@@ -101,7 +101,7 @@ Test(report, tells_the_figures_of_a_whole_log)
                             "VRAM 63.0 MiB, host 200.0 MiB, committed 256.0 MiB",
                             "in 3.0 GiB in 7 moves, out 2.0 GiB in 9 moves, 2 given up",
                             "200 launches, 75.0 % with everything they name in VRAM, 92.5 % of the bytes",
-                            "2.00 s, 50.0 % of the run, moving in 1.50 s, draining 400.0 ms, mapping 1.0 ms",
+                            "2.00 s, 50.0 % of the run, copying 1.50 s, draining 400.0 ms, mapping 1.0 ms",
                             "gate closed 16 times", "oom at 1.50 s: refused 1 TiB", "1 allocations refused"));
 }
 

@@ -78,6 +78,57 @@ Test(flow, nested_loops_of_different_length)
         cr_assert_eq(r[i], (i + 1) * ((i & 7) + 1));
 }
 
+Test(flow, registers_keep_what_they_carry_around_a_loop)
+{
+    /* The loop's test comes last in the text; %r6 is read before it is written in each round. */
+    const uint32_t *r = run(HEAD "mov.u32 %r1, 0; mov.u32 %r5, 0; mov.u32 %r6, 7; bra.uni H;\n"
+                                 "B: add.u32 %r1, %r1, %r6; mul.lo.u32 %r7, %r5, 3; add.u32 %r8, %r7, %r0; mov.u32 %r6, %r8;"
+                                 "add.u32 %r5, %r5, 1;\nH: setp.lt.u32 %p1, %r5, 4; @%p1 bra B;" TAIL,
+                            40);
+    for (uint32_t i = 0; i < 40; i++)
+        cr_assert_eq(r[i], 7 + 9 + 3 * i);
+    /* %r9 is written in even rounds only, read in all: behind registers that live within a block. */
+    r = run(HEAD "mov.u32 %r1, 0; mov.u32 %r5, 0;\n"
+                 "L: mul.lo.u32 %r20, %r5, 5; add.u32 %r21, %r20, 1; add.u32 %r1, %r1, %r21; and.b32 %r2, %r5, 1;"
+                 "setp.ne.u32 %p2, %r2, 0; @%p2 bra S; mad.lo.u32 %r9, %r5, 100, %r0;\n"
+                 "S: mul.lo.u32 %r10, %r5, 7; add.u32 %r11, %r10, %r0; add.u32 %r1, %r1, %r11; add.u32 %r1, %r1, %r9;"
+                 "add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, 6; @%p1 bra L;" TAIL,
+            40);
+    for (uint32_t i = 0; i < 40; i++) {
+        uint32_t want = 0, kept = 0;
+        for (uint32_t k = 0; k < 6; k++) {
+            kept = k & 1 ? kept : k * 100 + i;
+            want += k * 5 + 1 + k * 7 + i + kept;
+        }
+        cr_assert_eq(r[i], want);
+    }
+}
+
+Test(flow, addresses_that_change_between_accesses)
+{
+    /* One base register, used, moved on by some lanes, used again. */
+    const uint32_t *r =
+        run(".shared .u32 s[256];\n" HEAD
+            "mov.u64 %rd2, s; mul.wide.u32 %rd3, %r0, 4; add.u64 %rd2, %rd2, %rd3; st.shared.u32 [%rd2], %r0;"
+            "st.shared.u32 [%rd2+256], 9; ld.shared.u32 %r2, [%rd2]; and.b32 %r3, %r0, 1;"
+            "setp.eq.u32 %p1, %r3, 0; @%p1 add.u64 %rd2, %rd2, 256; ld.shared.u32 %r1, [%rd2];" TAIL,
+            64);
+    for (uint32_t i = 0; i < 64; i++)
+        cr_assert_eq(r[i], i & 1 ? i : 9);
+}
+
+Test(flow, a_starved_lane_gets_its_turn_soon)
+{
+    /* Lane 31 must set what the others, at lower addresses, spin on. Few warp instructions are enough for that. */
+    struct outcome outcome = run_with(
+        HEAD "setp.eq.u32 %p1, %r0, 31; add.u64 %rd2, %rd0, 4096; mov.u32 %r1, 1; @%p1 bra SET;\n"
+             "L: ld.volatile.global.u32 %r2, [%rd2]; setp.eq.u32 %p2, %r2, 0; @%p2 bra L; bra J;\n"
+             "SET: st.volatile.global.u32 [%rd2], 1;\nJ:" TAIL,
+        (struct launch){.block = {32}});
+    cr_assert_eq(outcome.fault.kind, PTX_FAULT_NONE);
+    cr_assert_lt(outcome.counters.warp_instructions, 20000u);
+}
+
 Test(flow, indexed_branch)
 {
     const uint32_t *r = run(HEAD "rem.u32 %r2, %r0, 3;\nT: .branchtargets A, B, C;\nbrx.idx %r2, T;"

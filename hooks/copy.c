@@ -101,6 +101,8 @@ static CUresult copy(const struct copy *c, bool from_is_host)
     HR_INSIDE();
     struct hr_thread *t = hr_thread_self();
     bool to_ours = hr_space_owns(c->to), from_ours = hr_space_owns(c->from);
+    if (!to_ours && !from_ours && from_is_host && c->from && c->bytes <= HR_HIDDEN_PAYLOAD_BYTES)
+        hr_hidden_notice(c->to, (const void *)(uintptr_t)c->from, c->bytes);
     if (!t || c->bytes == 0 || (!to_ours && !from_ours))
         return c->real(c, c->to, c->from, c->bytes);
     struct hr_range ranges[2] = {{c->to, c->bytes}, {c->from, c->bytes}};
@@ -109,8 +111,12 @@ static CUresult copy(const struct copy *c, bool from_is_host)
         return r;
     if (to_ours && from_ours)
         hr_hidden_propagate(c->to, c->from);
-    else if (to_ours && c->bytes <= HR_HIDDEN_PAYLOAD_BYTES && (from_is_host || host_readable(c->from)))
-        hr_hidden_scan(c->to, (const void *)(uintptr_t)c->from, c->bytes);
+    else if (to_ours && c->from && (from_is_host || host_readable(c->from))) {
+        if (c->bytes <= HR_HIDDEN_PAYLOAD_BYTES)
+            hr_hidden_scan(c->to, (const void *)(uintptr_t)c->from, c->bytes);
+        else
+            hr_hidden_notice(c->to, (const void *)(uintptr_t)c->from, c->bytes);
+    }
     r = copy_pieces(c);
     hr_gate_leave(t);
     return hr_copy_end(t, r, c->stream, c->per_thread, ranges, 2);

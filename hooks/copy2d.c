@@ -2,6 +2,9 @@
 
 #include "hr_hooks.h"
 #include "residency/access.h"
+#include "residency/hidden.h"
+
+#include <stdint.h>
 
 /*
  * Two-dimensional copies. Where each operand lies in one piece the job's call goes through as it is; else every row is
@@ -10,13 +13,48 @@
 
 typedef CUresult (*real_2d)(const CUDA_MEMCPY2D *p, CUstream s);
 
-/* The window range that one side of the copy covers; bytes = 0: not ours. */
+/* The window range that one side of the copy covers; bytes = 0: not ours. What overflows is in no allocation. */
 static struct hr_range range_of(CUmemorytype type, CUdeviceptr device, size_t x, size_t y, size_t pitch,
                                 const CUDA_MEMCPY2D *p)
 {
-    if ((type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) || !hr_space_owns(device))
+    struct hr_range range = {device + y * pitch + x, 0};
+    if ((type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) || !hr_space_owns(range.address))
         return (struct hr_range){0, 0};
-    return (struct hr_range){device + y * pitch + x, (p->Height - 1) * pitch + p->WidthInBytes};
+    if (__builtin_mul_overflow(p->Height - 1, pitch, &range.bytes) ||
+        __builtin_add_overflow(range.bytes, p->WidthInBytes, &range.bytes))
+        range.bytes = SIZE_MAX;
+    return range;
+}
+
+/* Rows lie close together where no pitch is given; false = rows would overlap, which the driver refuses. */
+static bool settle_pitch(CUmemorytype type, size_t x, size_t width, size_t *pitch_io)
+{
+    size_t least;
+    if (type == CU_MEMORYTYPE_ARRAY)
+        return true;
+    if (__builtin_add_overflow(x, width, &least))
+        return false;
+    if (*pitch_io == 0)
+        *pitch_io = least;
+    return *pitch_io >= least;
+}
+
+/* Addresses in the rows of host memory, or of other window memory, that the copy brings into the window. */
+static void note_pointers(const CUDA_MEMCPY2D *p, const struct hr_range *to, const struct hr_range *from)
+{
+    if (to->bytes && from->bytes)
+        hr_hidden_propagate(to->address, from->address);
+    if (!to->bytes || p->srcMemoryType != CU_MEMORYTYPE_HOST || !p->srcHost)
+        return;
+    const char *first = (const char *)p->srcHost + p->srcY * p->srcPitch + p->srcXInBytes;
+    bool small = p->Height <= HR_HIDDEN_PAYLOAD_BYTES / p->WidthInBytes;
+    for (size_t row = 0; row < p->Height; row += small ? 1 : 8) { /* of large copies samples will do */
+        CUdeviceptr address = to->address + row * p->dstPitch;
+        if (small)
+            hr_hidden_scan(address, first + row * p->srcPitch, p->WidthInBytes);
+        else
+            hr_hidden_notice(address, first + row * p->srcPitch, p->WidthInBytes);
+    }
 }
 
 static bool one_piece(const struct hr_range *range)
@@ -73,22 +111,28 @@ static CUresult by_rows(const CUDA_MEMCPY2D *p, const struct hr_range *to, const
     return r;
 }
 
-static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream s, bool per_thread, real_2d real)
+static CUresult copy_2d(const CUDA_MEMCPY2D *asked, CUstream s, bool per_thread, real_2d real)
 {
     HR_INSIDE();
     struct hr_thread *t = hr_thread_self();
-    if (!p || !t || p->Height == 0 || p->WidthInBytes == 0)
-        return real(p, s);
+    if (!asked || !t || asked->Height == 0 || asked->WidthInBytes == 0)
+        return real(asked, s);
+    CUDA_MEMCPY2D settled = *asked;
+    const CUDA_MEMCPY2D *p = &settled;
+    if (!settle_pitch(p->dstMemoryType, p->dstXInBytes, p->WidthInBytes, &settled.dstPitch) ||
+        !settle_pitch(p->srcMemoryType, p->srcXInBytes, p->WidthInBytes, &settled.srcPitch))
+        return hr_space_owns(p->dstDevice) || hr_space_owns(p->srcDevice) ? CUDA_ERROR_INVALID_VALUE : real(asked, s);
     struct hr_range ranges[2] = {
         range_of(p->dstMemoryType, p->dstDevice, p->dstXInBytes, p->dstY, p->dstPitch, p),
         range_of(p->srcMemoryType, p->srcDevice, p->srcXInBytes, p->srcY, p->srcPitch, p),
     };
     if (ranges[0].bytes == 0 && ranges[1].bytes == 0)
-        return real(p, s);
+        return real(asked, s);
     CUresult r = hr_copy_begin(t, ranges, 2);
     if (r != CUDA_SUCCESS)
         return r;
-    r = one_piece(&ranges[0]) && one_piece(&ranges[1]) ? real(p, s) : by_rows(p, &ranges[0], &ranges[1], real, s);
+    note_pointers(p, &ranges[0], &ranges[1]);
+    r = one_piece(&ranges[0]) && one_piece(&ranges[1]) ? real(asked, s) : by_rows(p, &ranges[0], &ranges[1], real, s);
     hr_gate_leave(t);
     return hr_copy_end(t, r, s, per_thread, ranges, 2);
 }

@@ -7,6 +7,7 @@
 #include "residency/params.h"
 #include "stats/stats.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /*
@@ -24,12 +25,18 @@ struct launch {
     CUresult (*real)(const struct launch *l);
 };
 
+#define PARAMS_MOST 4096 /* bytes of parameters, of drivers that do not tell them (before 12.4) */
+
 typedef void (*visit_word)(CUdeviceptr word, void *arg);
 
-/* Visits the words of a parameter that could be pointers: 8-byte aligned within the parameter buffer. */
+/*
+ * Visits the words of a parameter that could be pointers: 8-byte aligned within the parameter buffer. A parameter whose place
+ * or size is no multiple of 8 holds an address only where the job packed it, and there it may lie anywhere.
+ */
 static inline void visit_param(const void *value, size_t offset, size_t size, visit_word visit, void *arg)
 {
-    for (size_t at = (8 - offset % 8) % 8; at + 8 <= size; at += 8) {
+    size_t step = (offset | size) % 8 == 0 ? 8 : (offset | size) % 4 == 0 ? 4 : 1;
+    for (size_t at = 0; at + 8 <= size; at += step) {
         CUdeviceptr word;
         memcpy(&word, (const char *)value + at, 8);
         if (hr_space_owns(word))
@@ -55,9 +62,19 @@ static void visit_launch(const struct launch *l, const struct hr_params *params,
 {
     const void *buffer;
     size_t bytes;
-    if (packed_buffer(l->extra, &buffer, &bytes))
-        visit_param(buffer, 0, bytes, visit, arg);
-    if (!l->params || !params)
+    if (!params)
+        return;
+    if (packed_buffer(l->extra, &buffer, &bytes)) {
+        /* As far as the kernel has parameters: the job may call the buffer larger than it is. */
+        if (!params->known)
+            visit_param(buffer, 0, bytes < PARAMS_MOST ? bytes / 8 * 8 : PARAMS_MOST, visit, arg);
+        for (uint32_t i = 0; i < params->count; i++)
+            if (bytes >= params->param[i].offset_bytes &&
+                bytes - params->param[i].offset_bytes >= params->param[i].size_bytes)
+                visit_param((const char *)buffer + params->param[i].offset_bytes, params->param[i].offset_bytes,
+                            params->param[i].size_bytes, visit, arg);
+    }
+    if (!l->params)
         return;
     for (uint32_t i = 0; i < params->count; i++)
         if (l->params[i] && params->param[i].size_bytes >= 8)
@@ -93,12 +110,11 @@ static __attribute__((noinline)) CUresult prepare(struct hr_thread *t, const str
 }
 
 /* The rest of a launch that did not find everything in place; entered outside a submission. */
-static __attribute__((noinline)) CUresult launch_slowly(struct hr_thread *t, const struct launch *l,
-                                                        const struct hr_params *params)
+static CUresult launch_with(struct hr_thread *t, const struct launch *l, const struct hr_params *params,
+                            struct hr_working_set *set)
 {
-    struct hr_working_set set;
     for (unsigned attempt = 0; attempt < 100; attempt++) {
-        CUresult r = prepare(t, l, params, &set);
+        CUresult r = prepare(t, l, params, set);
         if (r != CUDA_SUCCESS)
             return r;
         hr_gate_enter(t);
@@ -108,28 +124,40 @@ static __attribute__((noinline)) CUresult launch_slowly(struct hr_thread *t, con
             hr_gate_submit(t);
             r = l->real(l);
             hr_gate_leave(t);
-            hr_access_unpin(&set);
+            hr_access_unpin(set);
             hr_stat_add(t, HR_STAT_launches_in_place, touched.worst == HR_TOUCH_ACCESSIBLE);
             return r;
         }
         hr_gate_leave(t);
-        hr_access_unpin(&set);
+        hr_access_unpin(set);
     }
     hr_log(HR_LOG_ERROR, "a launch could not get its memory in place: others take it away as fast as it comes");
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static __attribute__((noinline)) CUresult launch_slowly(struct hr_thread *t, const struct launch *l,
+                                                        const struct hr_params *params)
+{
+    struct hr_working_set *set = malloc(sizeof *set); /* 16 KiB: the job's thread may have hardly more stack */
+    CUresult r = set ? launch_with(t, l, params, set) : CUDA_ERROR_OUT_OF_MEMORY;
+    free(set);
+    return r;
 }
 
 static CUresult launch(const struct launch *l)
 {
     HR_INSIDE();
     struct hr_thread *t = hr_thread_self();
-    const struct hr_params *params = l->params ? hr_params_of(l->function) : NULL;
+    bool has_params = l->params || l->extra;
+    const struct hr_params *params = has_params ? hr_params_of(l->function) : NULL;
     if (!t || hr_space.bytes == 0)
         return l->real(l);
     if (__builtin_expect(params && !params->known, 0))
         hr_access_cannot_scan("this driver does not tell the parameters of kernels");
     hr_stat_add(t, HR_STAT_launches, 1);
     CUresult r = hr_access_pending() ? hr_access_back_pending(t) : CUDA_SUCCESS;
+    if (__builtin_expect(has_params && !params && r == CUDA_SUCCESS, 0))
+        r = hr_access_back_all(t); /* the driver failed to tell what the parameters are, this time */
     if (__builtin_expect(r != CUDA_SUCCESS, 0))
         return r;
     hr_gate_enter(t);

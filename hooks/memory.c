@@ -32,14 +32,24 @@ static CUresult alloc_after_settling(struct hr_thread *t, unsigned gpu, CUcontex
     return r;
 }
 
+/* The driver's own words where no context can be used: none is current, or it was reset. */
+static CUresult why_no_context(void)
+{
+    CUdevice device;
+    CUresult r = hr_drv.cuCtxGetDevice(&device);
+    return r == CUDA_SUCCESS ? CUDA_ERROR_INVALID_CONTEXT : r;
+}
+
 static CUresult allocate(CUdeviceptr *address_out, size_t bytes, void *return_pc)
 {
     HR_INSIDE();
     struct hr_thread *t = hr_thread_self();
     struct hr_context *context = hr_context_current();
     CUdeviceptr address = 0;
-    if (!context || !t)
-        return t ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!context)
+        return why_no_context();
+    if (!t)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (!address_out || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     /* Where host memory cannot be mapped a launch needs all of an allocation in VRAM: this one could never be used. */

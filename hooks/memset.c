@@ -41,10 +41,15 @@ static CUresult fill(const struct fill *f)
 {
     HR_INSIDE();
     struct hr_thread *t = hr_thread_self();
-    size_t row_bytes = f->width * f->element_bytes;
+    size_t row_bytes;
+    if (__builtin_mul_overflow(f->width, (size_t)f->element_bytes, &row_bytes))
+        return f->whole(f); /* the driver refuses it */
     if (!t || !hr_space_owns(f->to) || row_bytes == 0 || f->to % f->element_bytes != 0)
         return f->whole(f);
-    struct hr_range range = {f->to, f->height > 0 ? (f->height - 1) * f->pitch + row_bytes : row_bytes};
+    struct hr_range range = {f->to, row_bytes};
+    if (f->height > 1 && (f->pitch < row_bytes || __builtin_mul_overflow(f->height - 1, f->pitch, &range.bytes) ||
+                          __builtin_add_overflow(range.bytes, row_bytes, &range.bytes)))
+        return f->whole(f);
     CUresult r = hr_copy_begin(t, &range, 1);
     if (r != CUDA_SUCCESS)
         return r;

@@ -21,7 +21,7 @@ static struct load begin(void)
 {
     struct load load = {hr_context_current(), 0};
     if (load.context)
-        load.free_before = hr_gpu_real_free();
+        load.free_before = hr_gpu_free_beside_ours(load.context->gpu);
     return load;
 }
 
@@ -35,7 +35,7 @@ static bool make_room(const struct load *load, CUresult r)
 static CUresult end(const struct load *load, CUresult r)
 {
     if (r == CUDA_SUCCESS && load->context)
-        hr_gpu_charge_overhead(load->context->gpu, load->free_before, hr_gpu_real_free());
+        hr_gpu_charge_overhead(load->context->gpu, load->free_before, hr_gpu_free_beside_ours(load->context->gpu));
     return r;
 }
 
@@ -46,7 +46,7 @@ static CUresult end(const struct load *load, CUresult r)
         struct load load = begin();                                                                                    \
         CUresult r = hr_drv.real(__VA_ARGS__);                                                                         \
         if (make_room(&load, r)) {                                                                                     \
-            load.free_before = hr_gpu_real_free();                                                                     \
+            load.free_before = hr_gpu_free_beside_ours(load.context->gpu);                                                                     \
             r = hr_drv.real(__VA_ARGS__);                                                                              \
         }                                                                                                              \
         return end(&load, r);                                                                                          \

@@ -28,14 +28,18 @@ HR_HOOK(cuStreamDestroy_v2)(CUstream hStream)
 {
     HR_PASS(cuStreamDestroy_v2, hStream);
     HR_INSIDE();
-    hr_stream_destroying(hStream);
-    return hr_drv.cuStreamDestroy_v2(hStream);
+    struct hr_context *context = hr_stream_destroying(hStream);
+    CUresult r = hr_drv.cuStreamDestroy_v2(hStream);
+    hr_stream_destroyed(hStream, context, r);
+    return r;
 }
 
 HR_HOOK(cuStreamDestroy)(CUstream hStream)
 {
     HR_PASS(cuStreamDestroy, hStream);
     HR_INSIDE();
-    hr_stream_destroying(hStream);
-    return hr_drv.cuStreamDestroy(hStream);
+    struct hr_context *context = hr_stream_destroying(hStream);
+    CUresult r = hr_drv.cuStreamDestroy(hStream);
+    hr_stream_destroyed(hStream, context, r);
+    return r;
 }

@@ -203,13 +203,12 @@ static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t
 CUresult hr_access_back_range(struct hr_thread *t, CUdeviceptr address, size_t bytes)
 {
     (void)t;
-    struct hr_extent *e = hr_space_extent(address);
-    if (!e || bytes > (size_t)e->chunk_count << hr_space.chunk_shift ||
-        address + bytes > e->base + ((CUdeviceptr)e->chunk_count << hr_space.chunk_shift))
+    struct hr_allocation a; /* its exact bytes: what follows in the chunk may belong to another allocation */
+    if (!hr_space_find(address, &a) || bytes > a.bytes - (address - a.base))
         return CUDA_ERROR_INVALID_VALUE;
     if (bytes == 0 || hr_access_is_backed(address, bytes))
         return CUDA_SUCCESS;
-    return back_extent_chunks(e, chunk_index(address), chunk_index(address + bytes - 1) + 1);
+    return back_extent_chunks(a.extent, chunk_index(address), chunk_index(address + bytes - 1) + 1);
 }
 
 CUresult hr_access_map_extent(struct hr_thread *t, struct hr_extent *e)
@@ -270,6 +269,11 @@ static bool push_visited(CUdeviceptr address, void *arg)
     return true;
 }
 
+bool hr_access_can_scan(void)
+{
+    return hr_config()->commit == HR_COMMIT_AUTO && !atomic_load_explicit(&unscannable, memory_order_relaxed);
+}
+
 void hr_access_cannot_scan(const char *why)
 {
     if (hr_config()->commit == HR_COMMIT_LAZY || atomic_load_explicit(&unscannable, memory_order_relaxed) ||
@@ -289,6 +293,12 @@ CUresult hr_access_allocated(struct hr_thread *t, CUdeviceptr address)
     if (atomic_load(&unscannable))
         push_visited(address, NULL);
     return CUDA_SUCCESS;
+}
+
+CUresult hr_access_back_all(struct hr_thread *t)
+{
+    hr_space_each(NULL, push_visited, NULL);
+    return hr_access_back_pending(t);
 }
 
 bool hr_access_pending(void)

@@ -64,12 +64,16 @@ size_t hr_access_piece(CUdeviceptr address, size_t bytes, CUdeviceptr *use_out, 
 
 /* The job got memory that cannot be scanned for pointers: from now on (unless lazy) everything is backed before a launch. */
 void hr_access_cannot_scan(const char *why);
+/* Whether addresses that nothing shows still matter: only with HEADROOM_COMMIT=auto, until hr_access_cannot_scan. */
+bool hr_access_can_scan(void);
 /* After an allocation: backs it now (eager), or makes the next launch back it. */
 CUresult hr_access_allocated(struct hr_thread *t, CUdeviceptr address);
 /* Whether the next launch has to back something first, whatever it names: then it calls hr_access_back_pending, whose errors
  * are those of hr_access_prepare. Takes the move lock: hold none. */
 bool hr_access_pending(void);
 CUresult hr_access_back_pending(struct hr_thread *t);
+/* Backs every live allocation, for a launch of which nothing is known. Errors and locks as above. */
+CUresult hr_access_back_all(struct hr_thread *t);
 
 /* --- pressure ------------------------------------------------------------------------------------------------------ */
 

@@ -183,9 +183,8 @@ CUcontext hr_context_primary(unsigned gpu)
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
 
-void hr_stream_created(CUstream stream)
+static void stream_register(struct hr_context *context, CUstream stream)
 {
-    struct hr_context *context = hr_context_current();
     struct stream_entry *s = context ? calloc(1, sizeof *s) : NULL;
     if (!s) {
         hr_log(HR_LOG_ERROR, "a stream cannot be tracked: out of memory");
@@ -200,6 +199,37 @@ void hr_stream_created(CUstream stream)
     hr_mutex_unlock(&fence_lock);
 }
 
+void hr_stream_created(CUstream stream)
+{
+    stream_register(hr_context_current(), stream);
+}
+
+void hr_stream_destroyed(CUstream stream, struct hr_context *context, CUresult r)
+{
+    if (r != CUDA_SUCCESS && context)
+        stream_register(context, stream); /* it is still there, and the job may go on using it */
+}
+
+/* The last work of a stream that is about to go; its context is made current, since an event belongs to one. */
+static void orphan_locked(struct stream_entry *s)
+{
+    bool pushed;
+    if (hr_context_enter(&s->context->public, &pushed) != CUDA_SUCCESS)
+        return; /* the context has ended, and its work with it */
+    struct orphan *o = NULL;
+    if (hr_drv.cuStreamQuery(s->handle) == CUDA_ERROR_NOT_READY && (o = calloc(1, sizeof *o))) {
+        if (hr_drv.cuEventCreate(&o->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
+            hr_drv.cuEventRecord(o->event, s->handle) == CUDA_SUCCESS) {
+            o->next = s->context->orphans;
+            s->context->orphans = o;
+        } else {
+            free(o);
+            hr_log(HR_LOG_WARN, "a stream was destroyed while busy and could not be fenced");
+        }
+    }
+    hr_context_leave(pushed);
+}
+
 static void unlink_stream_locked(struct stream_entry *s)
 {
     struct stream_entry **link = &s->context->streams;
@@ -209,27 +239,20 @@ static void unlink_stream_locked(struct stream_entry *s)
     HASH_DEL(all_streams, s);
 }
 
-void hr_stream_destroying(CUstream stream)
+struct hr_context *hr_stream_destroying(CUstream stream)
 {
     struct stream_entry *s = NULL;
+    struct hr_context *context = NULL;
     hr_mutex_lock(&fence_lock);
     HASH_FIND_PTR(all_streams, &stream, s);
     if (s) {
         unlink_stream_locked(s);
-        struct orphan *o = NULL;
-        if (hr_drv.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY && (o = calloc(1, sizeof *o))) {
-            if (hr_drv.cuEventCreate(&o->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
-                hr_drv.cuEventRecord(o->event, stream) == CUDA_SUCCESS) {
-                o->next = s->context->orphans;
-                s->context->orphans = o;
-            } else {
-                free(o);
-                hr_log(HR_LOG_WARN, "a stream was destroyed while busy and could not be fenced");
-            }
-        }
+        orphan_locked(s);
+        context = &s->context->public;
         free(s);
     }
     hr_mutex_unlock(&fence_lock);
+    return context;
 }
 
 /* The slot of an ended thread gets another owner, whose work must not overwrite these fences. */

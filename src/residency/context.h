@@ -37,7 +37,10 @@ CUcontext hr_context_primary(unsigned gpu);
 
 void hr_stream_created(CUstream stream);
 /* Before the real destroy: what is still running on it stays known until it is done. */
-void hr_stream_destroying(CUstream stream);
+struct hr_context *hr_stream_destroying(CUstream stream);
+/* After the real call, with what hr_stream_destroying returned (NULL = unknown): a stream that could not be destroyed is
+ * tracked again. */
+void hr_stream_destroyed(CUstream stream, struct hr_context *context, CUresult r);
 /* Behind a submission to the calling thread's per-thread default stream. */
 void hr_fence_per_thread(struct hr_thread *t);
 

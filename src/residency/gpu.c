@@ -189,10 +189,9 @@ CUresult hr_gpu_start(void)
     return start_space((unsigned)__builtin_ctzll(granularity), hr_budget_host_bytes() / granularity * granularity);
 }
 
-size_t hr_gpu_real_free(void)
+size_t hr_gpu_free_beside_ours(unsigned gpu)
 {
-    size_t free_bytes = 0, total_bytes = 0;
-    return hr_drv.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS ? free_bytes : 0;
+    return hr_tier_vram_free_and_ours(gpu);
 }
 
 /* Contexts and modules that take more than was assumed make the capacity smaller: nothing may be promised that they hold. */
@@ -209,7 +208,7 @@ static void set_limit_locked(unsigned gpu)
 void hr_gpu_context_made(unsigned gpu)
 {
     struct gpu *g = &gpus[gpu];
-    size_t free_bytes = hr_gpu_real_free(); /* the new context is current */
+    size_t free_bytes = hr_gpu_free_beside_ours(gpu); /* the new context is current */
     hr_mutex_lock(&overhead_lock);
     if (!g->context_seen && free_bytes > 0) {
         size_t gone = g->vram_bytes - free_bytes;
@@ -225,7 +224,7 @@ void hr_gpu_context_made(unsigned gpu)
 void hr_gpu_charge_overhead(unsigned gpu, size_t free_before, size_t free_after)
 {
     struct gpu *g = &gpus[gpu];
-    if (free_before == free_after)
+    if (free_before == free_after || free_before == 0 || free_after == 0)
         return;
     hr_mutex_lock(&overhead_lock);
     if (free_before > free_after)

@@ -21,10 +21,10 @@ size_t hr_gpu_free_bytes(unsigned gpu);
 /* A context was seen for the first time (it is current): measures what contexts took, and lowers the VRAM limit. */
 void hr_gpu_context_made(unsigned gpu);
 /*
- * Around module loads and other calls that take VRAM behind the hooks: free VRAM before, and after it the difference is
- * charged (bytes may have been freed: then the limit rises again).
+ * Around module loads and other calls that take VRAM behind the hooks: VRAM that is free or in chunks of ours (which other
+ * threads take meanwhile; 0 = the driver cannot tell) before, and after it the difference is charged (bytes may have been freed: then the limit rises again).
  */
-size_t hr_gpu_real_free(void);
+size_t hr_gpu_free_beside_ours(unsigned gpu);
 void hr_gpu_charge_overhead(unsigned gpu, size_t free_before, size_t free_after);
 
 #endif

@@ -97,6 +97,33 @@ void hr_hidden_scan(CUdeviceptr destination, const void *payload, size_t bytes)
         hr_stat_add(hr_thread_self(), HR_STAT_hidden_pointer_copies, 1);
 }
 
+#define SAMPLE_BYTES ((size_t)8 << 10) /* of every HR_HIDDEN_PAYLOAD_BYTES */
+
+static bool names_window(CUdeviceptr destination, const char *payload, size_t bytes)
+{
+    for (size_t at = (8 - destination % 8) % 8; at + 8 <= bytes; at += 8) {
+        uint64_t word;
+        memcpy(&word, payload + at, 8);
+        if (hr_space_owns(word))
+            return true;
+    }
+    return false;
+}
+
+void hr_hidden_notice(CUdeviceptr destination, const void *payload, size_t bytes)
+{
+    if (!hr_access_can_scan())
+        return;
+    bool whole = bytes <= HR_HIDDEN_PAYLOAD_BYTES;
+    for (size_t at = 0; at < bytes; at += HR_HIDDEN_PAYLOAD_BYTES) {
+        size_t left = bytes - at, look = whole || left < SAMPLE_BYTES ? left : SAMPLE_BYTES;
+        if (names_window(destination + at, (const char *)payload + at, look)) {
+            hr_access_cannot_scan("the job copies addresses to where headroom does not follow them");
+            return;
+        }
+    }
+}
+
 void hr_hidden_propagate(CUdeviceptr destination, CUdeviceptr source)
 {
     struct hr_extent *from = hr_space_extent(source), *to = hr_space_extent(destination);

@@ -15,6 +15,12 @@
  * the destination, that name live allocations. Locks: HR_RANK_QUEUE when something new was found.
  */
 void hr_hidden_scan(CUdeviceptr destination, const void *payload, size_t bytes);
+/*
+ * Payloads that are not followed: large ones (looked at in samples, since tables of addresses are dense), and what goes to
+ * memory outside the windows, such as a module's variables. Where one holds an address of a window, everything has to be
+ * backed from now on (hr_access_cannot_scan). Locks: as that.
+ */
+void hr_hidden_notice(CUdeviceptr destination, const void *payload, size_t bytes);
 /* A copy inside device memory: what the source names, the destination names. */
 void hr_hidden_propagate(CUdeviceptr destination, CUdeviceptr source);
 /* The extent is dead: what it named is forgotten. Locks: HR_RANK_QUEUE where it named something. */

@@ -30,21 +30,27 @@ static CUresult ask(CUfunction function, bool is_kernel, size_t i, size_t *offse
                      : hr_drv.cuFuncGetParamInfo(function, i, offset, size);
 }
 
+/* INVALID_VALUE is what follows the last parameter; after any other failure nothing is known: NULL. */
 static struct hr_params *learn(CUfunction function, bool is_kernel)
 {
     size_t offset, size;
     uint32_t count = 0;
     bool known = is_kernel ? HR_HAS(cuKernelGetParamInfo) : HR_HAS(cuFuncGetParamInfo);
-    while (known && count < 8192 && ask(function, is_kernel, count, &offset, &size) == CUDA_SUCCESS)
+    CUresult r = CUDA_ERROR_INVALID_VALUE;
+    while (known && count < 8192 && (r = ask(function, is_kernel, count, &offset, &size)) == CUDA_SUCCESS)
         count++;
+    if (r != CUDA_SUCCESS && r != CUDA_ERROR_INVALID_VALUE)
+        return NULL;
     struct hr_params *params = malloc(sizeof *params + count * sizeof params->param[0]);
     if (!params)
         return NULL;
     params->known = known;
     params->count = count;
     for (uint32_t i = 0; i < count; i++) {
-        if (ask(function, is_kernel, i, &offset, &size) != CUDA_SUCCESS)
-            offset = size = 0;
+        if (ask(function, is_kernel, i, &offset, &size) != CUDA_SUCCESS) {
+            free(params);
+            return NULL;
+        }
         params->param[i].offset_bytes = (uint32_t)offset;
         params->param[i].size_bytes = (uint32_t)size;
     }
@@ -91,6 +97,8 @@ const struct hr_params *hr_params_of(CUfunction function)
     if (memo[slot].function == function && memo[slot].generation == now)
         return memo[slot].params;
     const struct hr_params *params = look_up(function);
+    if (!params)
+        return NULL;
     memo[slot].function = function;
     memo[slot].params = params;
     memo[slot].generation = now;

@@ -12,7 +12,8 @@ struct hr_params {
     } param[];
 };
 /*
- * The layout of a function (or of a CUkernel passed as one). Never NULL but where memory is out; known = false where this
+ * The layout of a function (or of a CUkernel passed as one). NULL where memory is out or the driver
+ * failed to tell, which is asked again at the next call; known = false where this
  * driver cannot tell (before 12.4). Valid until the process ends. Locks: HR_RANK_REGISTRY at the first look-up of a
  * function on a thread.
  */

@@ -47,6 +47,8 @@ void hr_tier_init(unsigned gpu, CUdevice device, size_t vram_limit_chunks, size_
 /* How many chunks of VRAM may exist, pooled ones included; may be lowered below what exists. */
 void hr_tier_vram_set_limit(unsigned gpu, size_t chunks);
 size_t hr_tier_vram_limit(unsigned gpu); /* no lock */
+/* Bytes of the GPU whose context is current that are free or in chunks of ours, at one moment; 0 = the driver cannot tell. */
+size_t hr_tier_vram_free_and_ours(unsigned gpu);
 /* Whether host chunks can be mapped at the job's addresses. Tries it at the first call, with the current context. */
 bool hr_tier_host_mappable(unsigned gpu);
 

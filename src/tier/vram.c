@@ -68,3 +68,13 @@ size_t hr_tier_vram_limit(unsigned gpu)
 {
     return atomic_load_explicit(&limit_seen[gpu], memory_order_relaxed);
 }
+
+size_t hr_tier_vram_free_and_ours(unsigned gpu)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    hr_mutex_lock(&hr_vram_pool[gpu].lock); /* no chunk is made meanwhile */
+    CUresult r = hr_drv.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+    size_t ours = hr_vram_pool[gpu].made_chunks << hr_space.chunk_shift;
+    hr_mutex_unlock(&hr_vram_pool[gpu].lock);
+    return r == CUDA_SUCCESS ? free_bytes + ours : 0;
+}

@@ -12,6 +12,13 @@
 #define BYTES (6 * MIB)
 #define WORDS ((uint32_t)(BYTES / 2048))
 
+static size_t real_free(void)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    OK(hr_drv.cuMemGetInfo_v2(&free_bytes, &total_bytes));
+    return free_bytes;
+}
+
 static struct hr_driver real; /* the table before anything was put in front of it */
 static _Atomic(uint64_t) calls, fail_at;
 static CUresult failure;
@@ -154,8 +161,8 @@ static void nothing_leaked(size_t free_at_start, const char *when)
     CHECK(hr_tier_host.in_use_chunks(0) == 0, "%s: %zu chunks of host memory", when, hr_tier_host.in_use_chunks(0));
     CHECK(hr_ledger_charged(0) == 0, "%s: %zu bytes charged", when, hr_ledger_charged(0));
     hr_tier_vram.trim(0, SIZE_MAX);
-    CHECK(hr_gpu_real_free() == free_at_start, "%s: %zu bytes of VRAM are gone", when,
-          free_at_start - hr_gpu_real_free());
+    CHECK(real_free() == free_at_start, "%s: %zu bytes of VRAM are gone", when,
+          free_at_start - real_free());
 }
 
 static void start(const char *deny)
@@ -200,7 +207,7 @@ static void every_call_fails_once(const char *deny)
     verify("without a failure");
     end();
     hr_tier_vram.trim(0, SIZE_MAX);
-    size_t free_at_start = hr_gpu_real_free();
+    size_t free_at_start = real_free();
     memcpy(&real, &hr_drv, sizeof real);
     unsigned hits = 0;
     for (size_t row = 0; row < ROWS; row++) {

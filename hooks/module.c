@@ -46,7 +46,7 @@ static CUresult end(const struct load *load, CUresult r)
         struct load load = begin();                                                                                    \
         CUresult r = hr_drv.real(__VA_ARGS__);                                                                         \
         if (make_room(&load, r)) {                                                                                     \
-            load.free_before = hr_gpu_free_beside_ours(load.context->gpu);                                                                     \
+            load.free_before = hr_gpu_free_beside_ours(load.context->gpu);                                             \
             r = hr_drv.real(__VA_ARGS__);                                                                              \
         }                                                                                                              \
         return end(&load, r);                                                                                          \

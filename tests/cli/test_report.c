@@ -27,7 +27,7 @@
     "\"peak_committed_bytes\":268435456,\"peak_vram_bytes\":66060288,\"peak_host_bytes\":209715200,"                   \
     "\"moved_in_bytes\":" #moved_in ",\"moved_out_bytes\":2147483648,\"moves_in\":7,\"moves_out\":9,"                  \
     "\"launches\":200,\"launches_resident\":150,\"working_set_bytes\":1000,\"working_set_hit_bytes\":925,"             \
-    "\"stall_ns\":2000000000,\"stall_copy_ns\":1500000000,\"stall_drain_ns\":400000000,\"stall_map_ns\":1000000,"   \
+    "\"stall_ns\":2000000000,\"stall_copy_ns\":1500000000,\"stall_drain_ns\":400000000,\"stall_map_ns\":1000000,"      \
     "\"gate_closes\":16,\"moves_given_up\":2,\"ooms\":1}"
 #define INTERVAL "{\"type\":\"interval\",\"t_ns\":1000000000," COUNTERS(1048576) "}\n"
 #define EVENT "{\"type\":\"event\",\"t_ns\":1500000000,\"event\":\"oom\",\"text\":\"refused 1 TiB\"}\n"

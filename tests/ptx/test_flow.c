@@ -81,10 +81,11 @@ Test(flow, nested_loops_of_different_length)
 Test(flow, registers_keep_what_they_carry_around_a_loop)
 {
     /* The loop's test comes last in the text; %r6 is read before it is written in each round. */
-    const uint32_t *r = run(HEAD "mov.u32 %r1, 0; mov.u32 %r5, 0; mov.u32 %r6, 7; bra.uni H;\n"
-                                 "B: add.u32 %r1, %r1, %r6; mul.lo.u32 %r7, %r5, 3; add.u32 %r8, %r7, %r0; mov.u32 %r6, %r8;"
-                                 "add.u32 %r5, %r5, 1;\nH: setp.lt.u32 %p1, %r5, 4; @%p1 bra B;" TAIL,
-                            40);
+    const uint32_t *r =
+        run(HEAD "mov.u32 %r1, 0; mov.u32 %r5, 0; mov.u32 %r6, 7; bra.uni H;\n"
+                 "B: add.u32 %r1, %r1, %r6; mul.lo.u32 %r7, %r5, 3; add.u32 %r8, %r7, %r0; mov.u32 %r6, %r8;"
+                 "add.u32 %r5, %r5, 1;\nH: setp.lt.u32 %p1, %r5, 4; @%p1 bra B;" TAIL,
+            40);
     for (uint32_t i = 0; i < 40; i++)
         cr_assert_eq(r[i], 7 + 9 + 3 * i);
     /* %r9 is written in even rounds only, read in all: behind registers that live within a block. */
@@ -120,11 +121,11 @@ Test(flow, addresses_that_change_between_accesses)
 Test(flow, a_starved_lane_gets_its_turn_soon)
 {
     /* Lane 31 must set what the others, at lower addresses, spin on. Few warp instructions are enough for that. */
-    struct outcome outcome = run_with(
-        HEAD "setp.eq.u32 %p1, %r0, 31; add.u64 %rd2, %rd0, 4096; mov.u32 %r1, 1; @%p1 bra SET;\n"
-             "L: ld.volatile.global.u32 %r2, [%rd2]; setp.eq.u32 %p2, %r2, 0; @%p2 bra L; bra J;\n"
-             "SET: st.volatile.global.u32 [%rd2], 1;\nJ:" TAIL,
-        (struct launch){.block = {32}});
+    struct outcome outcome =
+        run_with(HEAD "setp.eq.u32 %p1, %r0, 31; add.u64 %rd2, %rd0, 4096; mov.u32 %r1, 1; @%p1 bra SET;\n"
+                      "L: ld.volatile.global.u32 %r2, [%rd2]; setp.eq.u32 %p2, %r2, 0; @%p2 bra L; bra J;\n"
+                      "SET: st.volatile.global.u32 [%rd2], 1;\nJ:" TAIL,
+                 (struct launch){.block = {32}});
     cr_assert_eq(outcome.fault.kind, PTX_FAULT_NONE);
     cr_assert_lt(outcome.counters.warp_instructions, 20000u);
 }

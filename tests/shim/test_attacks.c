@@ -77,9 +77,14 @@ Test(attacks, a_2d_copy_that_leaves_the_window_crashes, .timeout = 60)
     machine("h200,vram=64M", "");
     OK(cuMemAlloc_v2(&a, 8 * MIB));
     OK(cuMemAlloc_v2(&b, 8 * MIB));
-    CUDA_MEMCPY2D whole = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a, .srcPitch = 4096,
-                           .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = b, .dstPitch = 8192,
-                           .WidthInBytes = 4096, .Height = 1000};
+    CUDA_MEMCPY2D whole = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .srcDevice = a,
+                           .srcPitch = 4096,
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = b,
+                           .dstPitch = 8192,
+                           .WidthInBytes = 4096,
+                           .Height = 1000};
     OK(cuMemcpy2D_v2(&whole));
     CUDA_MEMCPY2D bad[] = {whole, whole, whole, whole, whole, whole};
     bad[0].dstY = (size_t)1 << 40;
@@ -150,9 +155,14 @@ static void run_table(enum table_kind kind)
         OK(cuMemAlloc_v2(&x[i], 3 * MIB));
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         table[i] = x[i % 4];
-    CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = table, .srcPitch = 16,
-                          .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = device_table, .dstPitch = 16,
-                          .WidthInBytes = 16, .Height = 2};
+    CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                          .srcHost = table,
+                          .srcPitch = 16,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = device_table,
+                          .dstPitch = 16,
+                          .WidthInBytes = 16,
+                          .Height = 2};
     if (kind == LARGE_TABLE) {
         OK(cuMemcpyHtoD_v2(device_table, table, sizeof table));
     } else if (kind == TABLE_FROM_DEVICE_BY_2D) {

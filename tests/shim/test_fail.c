@@ -161,8 +161,7 @@ static void nothing_leaked(size_t free_at_start, const char *when)
     CHECK(hr_tier_host.in_use_chunks(0) == 0, "%s: %zu chunks of host memory", when, hr_tier_host.in_use_chunks(0));
     CHECK(hr_ledger_charged(0) == 0, "%s: %zu bytes charged", when, hr_ledger_charged(0));
     hr_tier_vram.trim(0, SIZE_MAX);
-    CHECK(real_free() == free_at_start, "%s: %zu bytes of VRAM are gone", when,
-          free_at_start - real_free());
+    CHECK(real_free() == free_at_start, "%s: %zu bytes of VRAM are gone", when, free_at_start - real_free());
 }
 
 static void start(const char *deny)

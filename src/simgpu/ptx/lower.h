@@ -63,10 +63,11 @@ void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, e
 #define PTX_LOWERINGS(X)                                                                                               \
     X(int_or_float)                                                                                                    \
     X(mul)                                                                                                             \
-    X(mad) X(fma) X(div) X(rem) X(minmax) X(unary) X(logic) X(shift) X(bits) X(bfe) X(bfi) X(prmt) X(shf) X(sad)       \
-        X(lop3) X(dp4a) X(mul24) X(setp) X(set) X(selp) X(slct) X(float_unary) X(copysign) X(testp) X(cvt) X(mov)      \
-            X(ld) X(st) X(atom) X(cvta) X(isspacep) X(prefetch) X(fence) X(bra) X(brx) X(call) X(exit) X(trap) X(bar)  \
-                X(shfl) X(vote) X(activemask) X(match) X(nanosleep) X(carry)
+    X(mad)                                                                                                             \
+    X(fma) X(div) X(rem) X(minmax) X(unary) X(logic) X(shift) X(bits) X(bfe) X(bfi) X(prmt) X(shf) X(sad) X(lop3)      \
+        X(dp4a) X(mul24) X(setp) X(set) X(selp) X(slct) X(float_unary) X(copysign) X(testp) X(cvt) X(mov) X(ld) X(st)  \
+            X(atom) X(cvta) X(isspacep) X(prefetch) X(fence) X(bra) X(brx) X(call) X(exit) X(trap) X(bar) X(shfl)      \
+                X(vote) X(activemask) X(match) X(nanosleep) X(carry)
 #define X(name) void ptx_lower_##name(struct ptx_parser *p, const struct ptx_descriptor *d);
 PTX_LOWERINGS(X)
 #undef X

@@ -46,7 +46,7 @@ static int open_log_file(const char *pattern)
     char path[HR_CONFIG_TEXT_BYTES];
     if (!hr_config_path(pattern, path, sizeof path))
         return -1;
-    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0600);
 }
 
 bool hr_log_enabled(enum hr_log_level level)
@@ -93,6 +93,7 @@ void hr_log(enum hr_log_level level, const char *fmt, ...)
                 say(fd, "cannot write the log file %s (%s), logging to stderr", hr_config()->log.path, strerror(errno));
         }
     }
+    errno = kept_errno; /* what %m stands for */
     va_list args;
     va_start(args, fmt);
     if (last)

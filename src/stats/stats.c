@@ -69,7 +69,7 @@ static void write_line_locked(struct hr_json *j) HR_REQUIRES(log_lock)
         return;
     }
     j->text[j->length++] = '\n';
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0644);
     if (fd < 0 || write(fd, j->text, j->length) != (ssize_t)j->length)
         hr_log_once(HR_LOG_WARN, "cannot write the stats log %s: %m", path);
     if (fd >= 0)

@@ -1,6 +1,8 @@
 /* What hostile and unusual jobs found: each test is named after its symptom. */
 #include "core_test.h"
 
+#include <sys/stat.h>
+
 #include "residency/gpu.h"
 
 /* Kernels that CUDA C does not make easily: an address in a variable of the module, and one that is not 8-byte aligned. */
@@ -333,4 +335,16 @@ Test(attacks, an_allocation_in_a_reset_context_says_something_else_than_the_driv
     OK(cuMemAlloc_v2(&a, MIB));
     OK(cuDevicePrimaryCtxReset_v2(0));
     GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemAlloc_v2(&a, MIB));
+}
+
+Test(attacks, a_stats_log_that_is_a_fifo_without_a_reader_hangs, .timeout = 20)
+{
+    char folder[] = "/tmp/headroom-fifo-XXXXXX", path[64];
+    cr_assert(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/log", folder);
+    cr_assert(mkfifo(path, 0600) == 0);
+    setenv("HEADROOM_STATS", path, 1);
+    machine("h200,vram=64M", ""); /* the log's first line is written here */
+    unlink(path);
+    rmdir(folder);
 }

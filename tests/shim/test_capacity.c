@@ -31,13 +31,24 @@ Test(capacity, K24_every_answer_about_capacity_agrees, .timeout = 60)
     cr_assert_eq(hr_ledger_free(0), before);
 }
 
+/* A module that takes more VRAM than is kept free for such things from the start. */
+static void load_large_module(void)
+{
+    static const char ptx[] =
+        ".version 6.3\n.target sm_70\n.address_size 64\n"
+        ".visible .global .align 16 .b8 large[12582912];\n.visible .entry nothing()\n{\nret;\n}\n";
+    CUmodule module;
+    OK(cuModuleLoadData(&module, ptx));
+}
+
 /* Allocates in pieces until refused, then touches every piece by a kernel and reads everything back. */
 static void advertised(const char *deny, size_t piece, const char *vram_cap)
 {
     setenv("HEADROOM_HOST", "96M", 1);
     setenv("HEADROOM_VRAM", vram_cap, 1);
     machine("h200,vram=64M,host=512M", deny);
-    kernel("stride_add"); /* the module takes VRAM, too */
+    kernel("stride_add");
+    load_large_module();
     size_t said = free_bytes(), got = 0, n = 0;
     CUdeviceptr p[512];
     CUresult r;
@@ -59,7 +70,7 @@ static void advertised(const char *deny, size_t piece, const char *vram_cap)
     }
 }
 
-/* Shown failing by advertising host memory twice, and by leaving the modules' VRAM out of the ledger. */
+/* Shown failing by promising host memory twice, and by leaving the VRAM of modules out of the ledger. */
 Test(capacity, K25_K27_what_is_called_free_can_be_allocated_and_used, .timeout = 120)
 {
     advertised("", 6 * MIB, "100%");
@@ -109,7 +120,7 @@ Test(capacity, K28_a_retry_works_while_the_freed_memory_is_still_in_use, .timeou
     OK(cuMemsetD8_v2(more, 1, all));
 }
 
-/* Shown failing by a ledger without caps: the call succeeded. */
+/* The window's length and the ledger both refuse it; the next test shows the ledger alone. */
 Test(capacity, K29_a_terabyte_is_refused_at_once, .timeout = 60)
 {
     machine("h200,vram=64M", "");
@@ -124,6 +135,7 @@ Test(capacity, K29_a_terabyte_is_refused_at_once, .timeout = 60)
     cr_assert_eq(free_bytes(), before, "a refusal costs nothing");
 }
 
+/* Shown failing by a ledger without caps: the first call succeeded. */
 Test(capacity, K29_a_ratio_caps_what_the_host_could_back, .timeout = 60)
 {
     setenv("HEADROOM_RATIO", "2", 1);

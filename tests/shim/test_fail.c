@@ -351,7 +351,7 @@ static void restore_fails(void)
     CHECK(hr_tier_vram.in_use_chunks(0) == 0 && hr_tier_host.in_use_chunks(0) == 0);
 }
 
-/* Shown failing by dropping the check of what is mapped: the kernel ended in an illegal address. */
+/* Shown failing by ignoring what making the working set accessible returned. */
 Test(fail, K30_a_restore_that_fails_is_an_error_at_the_call_and_the_process_lives, .timeout = 60)
 {
     char *report = apart(restore_fails);

@@ -51,7 +51,7 @@ static inline void hr_gate_submit(struct hr_thread *t)
 /* Ends a submission, or an attempt that did not come to one. */
 static inline void hr_gate_leave(struct hr_thread *t)
 {
-    atomic_store_explicit(&t->completed, atomic_load_explicit(&t->entered, memory_order_relaxed), memory_order_relaxed);
+    atomic_store_explicit(&t->completed, atomic_load_explicit(&t->entered, memory_order_relaxed), memory_order_release);
     atomic_store_explicit(&t->inflight, 0, memory_order_release);
 }
 

@@ -18,7 +18,7 @@ static CUresult alloc_after_settling(struct hr_thread *t, unsigned gpu, CUcontex
 {
     hr_space_flush_thread(t);
     if (hr_quarantine_any())
-        hr_access_settle(t);
+        hr_access_settle_patiently(t); /* the real cuMemFree would have waited, too */
     CUresult r = hr_space_alloc(t, gpu, ctx, bytes, p);
     if (r == CUDA_ERROR_OUT_OF_MEMORY) {
         char text[160];

@@ -30,10 +30,9 @@
 #define UNMAPPED_WAIT_NS UINT64_C(60000000000) /* without mappable host memory: then the launch fails */
 static _Atomic(uint64_t) impatient_until_ns;
 
-bool hr_access_settle(struct hr_thread *t)
+static bool settle(struct hr_thread *t, bool patient)
 {
     uint64_t start_ns = hr_clock_ns();
-    bool patient = start_ns >= atomic_load(&impatient_until_ns);
     bool quiet = hr_quiet_wait(HR_ALL_GPUS, start_ns + (patient ? PATIENCE_NS : SHORT_PATIENCE_NS));
     uint64_t end_ns = hr_clock_ns();
     hr_stat_add(t, HR_STAT_stall_drain_ns, end_ns - start_ns);
@@ -42,6 +41,16 @@ bool hr_access_settle(struct hr_thread *t)
     if (quiet)
         hr_quarantine_release(t);
     return quiet;
+}
+
+bool hr_access_settle(struct hr_thread *t)
+{
+    return settle(t, hr_clock_ns() >= atomic_load(&impatient_until_ns));
+}
+
+bool hr_access_settle_patiently(struct hr_thread *t)
+{
+    return settle(t, true);
 }
 
 /* --- moves out ---------------------------------------------------------------------------------------------------- */

@@ -60,13 +60,13 @@ void ptx_lower_int_mad(struct ptx_parser *p, enum ptx_type type);
 void ptx_lower_int_div(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
 void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
 
-/* clang-format off: it does not come to rest here */
-#define PTX_LOWERINGS(X)                                                                                               \
-    X(int_or_float)                                                                                                    \
-    X(mul) X(mad) X(fma) X(div) X(rem) X(minmax) X(unary) X(logic) X(shift) X(bits) X(bfe) X(bfi) X(prmt) X(shf)       \
-        X(sad) X(lop3) X(dp4a) X(mul24) X(setp) X(set) X(selp) X(slct) X(float_unary) X(copysign) X(testp) X(cvt)      \
-            X(mov) X(ld) X(st) X(atom) X(cvta) X(isspacep) X(prefetch) X(fence) X(bra) X(brx) X(call) X(exit) X(trap)  \
-                X(bar) X(shfl) X(vote) X(activemask) X(match) X(nanosleep) X(carry)
+/* clang-format does not come to rest here. */
+/* clang-format off */
+#define PTX_LOWERINGS(X) \
+    X(int_or_float) X(mul) X(mad) X(fma) X(div) X(rem) X(minmax) X(unary) X(logic) X(shift) X(bits) X(bfe) X(bfi) \
+    X(prmt) X(shf) X(sad) X(lop3) X(dp4a) X(mul24) X(setp) X(set) X(selp) X(slct) X(float_unary) X(copysign) \
+    X(testp) X(cvt) X(mov) X(ld) X(st) X(atom) X(cvta) X(isspacep) X(prefetch) X(fence) X(bra) X(brx) X(call) \
+    X(exit) X(trap) X(bar) X(shfl) X(vote) X(activemask) X(match) X(nanosleep) X(carry)
 /* clang-format on */
 #define X(name) void ptx_lower_##name(struct ptx_parser *p, const struct ptx_descriptor *d);
 PTX_LOWERINGS(X)

@@ -16,6 +16,18 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Tests state their timeouts for a plain build; ThreadSanitizer makes everything several times slower. */
+#if defined(__SANITIZE_THREAD__)
+#define SLOWDOWN 10
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SLOWDOWN 10
+#endif
+#endif
+#ifndef SLOWDOWN
+#define SLOWDOWN 1
+#endif
+
 enum { STATUS_FAILED = 97, STATUS_SKIPPED = 98 };
 enum outcome { PASSED, FAILED, CRASHED, SKIPPED };
 
@@ -248,6 +260,7 @@ static enum outcome run_one(const struct mini_test *test, void *param, const cha
     if (timeout <= 0) {
         timeout = default_timeout;
     }
+    timeout *= SLOWDOWN;
     sigemptyset(&chld);
     sigaddset(&chld, SIGCHLD);
     sigprocmask(SIG_BLOCK, &chld, &old);

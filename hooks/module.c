@@ -15,25 +15,32 @@
 struct load {
     struct hr_context *context;
     size_t free_before;
+    size_t held_bytes;
 };
 
 static struct load begin(void)
 {
-    struct load load = {hr_context_current(), 0};
+    struct load load = {hr_context_current(), 0, 0};
     if (load.context)
         load.free_before = hr_gpu_free_beside_ours(load.context->gpu);
     return load;
 }
 
-/* Whether the load should be tried again: there is more room now. */
-static bool make_room(const struct load *load, CUresult r)
+/* Whether the load should be tried again: there is more room now, which nobody else takes until end(). */
+static bool make_room(struct load *load, CUresult r)
 {
-    return r == CUDA_ERROR_OUT_OF_MEMORY && load->context &&
-           hr_access_release_vram(hr_thread_self(), load->context->gpu, ROOM_FOR_CODE) > 0;
+    if (r != CUDA_ERROR_OUT_OF_MEMORY || !load->context)
+        return false;
+    load->held_bytes = ROOM_FOR_CODE;
+    hr_gpu_hold(load->context->gpu, load->held_bytes, true);
+    hr_access_release_vram(hr_thread_self(), load->context->gpu, ROOM_FOR_CODE);
+    return true;
 }
 
 static CUresult end(const struct load *load, CUresult r)
 {
+    if (load->held_bytes > 0)
+        hr_gpu_hold(load->context->gpu, load->held_bytes, false);
     if (r == CUDA_SUCCESS && load->context)
         hr_gpu_charge_overhead(load->context->gpu, load->free_before, hr_gpu_free_beside_ours(load->context->gpu));
     return r;

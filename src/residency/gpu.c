@@ -19,6 +19,7 @@ struct gpu {
     size_t vram_bytes;     /* of the card */
     size_t cap_bytes;      /* what the user lets us use, contexts and modules included */
     size_t overhead_bytes; /* contexts and modules, measured; guarded by overhead_lock */
+    size_t held_bytes;     /* kept free for a call that needs VRAM of its own; guarded by overhead_lock */
     bool context_seen;     /* guarded by overhead_lock */
 };
 static struct gpu gpus[HR_MAX_GPUS];
@@ -197,7 +198,8 @@ size_t hr_gpu_free_beside_ours(unsigned gpu)
 /* Contexts and modules that take more than was assumed make the capacity smaller: nothing may be promised that they hold. */
 static void set_limit_locked(unsigned gpu)
 {
-    hr_tier_vram_set_limit(gpu, limit_chunks(&gpus[gpu]));
+    size_t chunks = limit_chunks(&gpus[gpu]), held = gpus[gpu].held_bytes >> hr_space.chunk_shift;
+    hr_tier_vram_set_limit(gpu, chunks > held ? chunks - held : 1);
     hr_ledger_lower(gpu, window_cap(&gpus[gpu]), all_limits_bytes());
 }
 
@@ -218,6 +220,14 @@ void hr_gpu_context_made(unsigned gpu)
         set_limit_locked(gpu);
         hr_log(HR_LOG_DEBUG, "gpu %u: contexts take %zu bytes of %zu", gpu, g->overhead_bytes, g->vram_bytes);
     }
+    hr_mutex_unlock(&overhead_lock);
+}
+
+void hr_gpu_hold(unsigned gpu, size_t bytes, bool hold)
+{
+    hr_mutex_lock(&overhead_lock);
+    gpus[gpu].held_bytes += hold ? bytes : -bytes;
+    set_limit_locked(gpu);
     hr_mutex_unlock(&overhead_lock);
 }
 

@@ -11,7 +11,8 @@ struct entry {
     UT_hash_handle hh;
 };
 static struct hr_mutex registry_lock = HR_MUTEX_INIT(HR_RANK_REGISTRY, "functions");
-static struct entry *registry; /* guarded by registry_lock */
+static struct entry *registry;    /* guarded by registry_lock */
+static struct hr_params *retired; /* guarded by registry_lock: of functions that are gone */
 static _Atomic(uint32_t) generation = 1;
 
 /* A thread's own memory of the functions it launches. */
@@ -126,6 +127,10 @@ void hr_params_forget(void)
     hr_mutex_lock(&registry_lock);
     struct entry *e, *next;
     HASH_ITER (hh, registry, e, next) {
+        if (e->params) {
+            e->params->next_retired = retired;
+            retired = e->params;
+        }
         HASH_DEL(registry, e); /* NOLINT(clang-analyzer-unix.Malloc): next was read before e is freed */
         free(e);
     }

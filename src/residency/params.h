@@ -7,6 +7,7 @@
 struct hr_params {
     bool known;
     uint32_t count;
+    struct hr_params *next_retired; /* params.c */
     struct {
         uint32_t offset_bytes, size_bytes;
     } param[];

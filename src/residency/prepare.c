@@ -446,12 +446,18 @@ size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes)
 {
     size_t chunks = (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift;
     size_t freed = hr_tier_vram.trim(gpu, chunks);
-    if (freed < chunks) {
+    if (freed < chunks)
         hr_access_settle(t);
+    /* Other threads may keep the devices busy: each failure lengthens the span for which the gate may stay closed. */
+    for (unsigned attempt = 0; attempt < 8 && freed < chunks; attempt++) {
+        size_t in_use = hr_tier_vram.in_use_chunks(gpu);
         hr_mutex_lock(&hr_move_lock);
         evict_locked(gpu, chunks - freed);
         hr_mutex_unlock(&hr_move_lock);
-        freed += hr_tier_vram.trim(gpu, chunks - freed);
+        /* What left while the limit was lowered is with the driver already; the rest is pooled. */
+        size_t now = hr_tier_vram.in_use_chunks(gpu);
+        size_t left = in_use > now ? in_use - now : 0, pooled = hr_tier_vram.trim(gpu, chunks - freed);
+        freed += left > pooled ? left : pooled;
     }
     return freed;
 }

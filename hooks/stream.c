@@ -1,5 +1,6 @@
 #include "hr_hooks.h"
 #include "residency/context.h"
+#include "residency/quarantine.h"
 #include "shim/shim.h"
 
 /* Streams are registered so that the mover can ask whether they are done. */
@@ -43,3 +44,30 @@ HR_HOOK(cuStreamDestroy)(CUstream hStream)
     hr_stream_destroyed(hStream, context, r);
     return r;
 }
+
+/*
+ * Where the job waits for a stream, or finds it at rest, memory that it freed before may become free for good: a drain need not
+ * be waited for then.
+ */
+static CUresult rested(CUresult r, CUstream stream, bool per_thread, uint64_t drain)
+{
+    struct hr_thread *t = hr_thread_self();
+    if (r == CUDA_SUCCESS && t && hr_stream_rested(t, stream, per_thread, drain))
+        hr_quarantine_release(t);
+    return r;
+}
+
+#define REST(name, pt)                                                                                                 \
+    HR_HOOK(name)(CUstream hStream)                                                                                    \
+    {                                                                                                                  \
+        HR_PASS(name, hStream);                                                                                        \
+        if (!hr_quarantine_any())                                                                                      \
+            return hr_drv.name(hStream);                                                                               \
+        HR_INSIDE();                                                                                                   \
+        uint64_t drain = hr_drain_begin();                                                                             \
+        return rested(hr_drv.name(hStream), hStream, pt, drain);                                                       \
+    }
+REST(cuStreamSynchronize, false)
+REST(cuStreamSynchronize_ptsz, true)
+REST(cuStreamQuery, false)
+REST(cuStreamQuery_ptsz, true)

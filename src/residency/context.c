@@ -16,24 +16,28 @@ struct context_entry {
     struct hr_context public; /* first: a struct hr_context * is a struct context_entry * */
     struct stream_entry *streams;
     struct orphan *orphans;
+    uint64_t legacy_idle; /* as `idle` of a stream, of the legacy stream */
     UT_hash_handle hh;
 };
 struct stream_entry {
     CUstream handle;
     struct context_entry *context;
+    uint64_t idle; /* the latest drain whose beginning came before a moment in which this stream was at rest */
     struct stream_entry *next;
     UT_hash_handle hh;
 };
 /* The last work of a destroyed stream. */
 struct orphan {
     CUevent event;
+    uint64_t idle; /* as of a stream: from its destruction on it does not change */
     struct orphan *next;
 };
 /* The last submission of a thread to its per-thread default stream in one context. */
 struct thread_fence {
     struct context_entry *context; /* NULL: the context is gone */
     CUevent event;
-    bool ended; /* guarded by fence_lock: its thread is gone, it goes once its work is done */
+    uint64_t idle; /* as of a stream */
+    bool ended;    /* guarded by fence_lock: its thread is gone, it goes once its work is done */
     struct thread_fence *next_of_thread;
     struct thread_fence *next;
 };
@@ -68,6 +72,7 @@ static struct hr_context *context_register(CUcontext handle)
     if (!entry && (entry = calloc(1, sizeof *entry))) {
         entry->public.handle = handle;
         entry->public.gpu = (unsigned)gpu;
+        entry->legacy_idle = atomic_load(&drains_begun);
         HASH_ADD_PTR(contexts, public.handle, entry);
         fresh = true;
     }
@@ -192,6 +197,7 @@ static void stream_register(struct hr_context *context, CUstream stream)
     }
     s->handle = stream;
     s->context = (struct context_entry *)context;
+    s->idle = atomic_load(&drains_begun);
     hr_mutex_lock(&fence_lock);
     s->next = s->context->streams;
     s->context->streams = s;
@@ -220,6 +226,7 @@ static void orphan_locked(struct stream_entry *s)
     if (hr_drv.cuStreamQuery(s->handle) == CUDA_ERROR_NOT_READY && (o = calloc(1, sizeof *o))) {
         if (hr_drv.cuEventCreate(&o->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
             hr_drv.cuEventRecord(o->event, s->handle) == CUDA_SUCCESS) {
+            o->idle = s->idle;
             o->next = s->context->orphans;
             s->context->orphans = o;
         } else {
@@ -282,6 +289,7 @@ void hr_fence_per_thread(struct hr_thread *t)
             return;
         }
         f->context = (struct context_entry *)context;
+        f->idle = atomic_load(&drains_begun);
         f->next_of_thread = t->room[HR_ROOM_RESIDENCY];
         t->room[HR_ROOM_RESIDENCY] = f;
         hr_thread_set_flusher(HR_ROOM_RESIDENCY, fences_of_ended_thread);
@@ -339,13 +347,15 @@ static bool orphans_busy_locked(struct context_entry *c)
     return any;
 }
 
-static bool thread_fences_busy_locked(struct context_entry *c)
+static bool thread_fences_busy_locked(struct context_entry *c, uint64_t number)
 {
     bool any = false;
     for (struct thread_fence **link = &thread_fences; *link;) {
         struct thread_fence *f = *link;
         bool is_busy = f->context == c && busy(hr_drv.cuEventQuery(f->event));
         any = any || is_busy;
+        if (f->context == c && !is_busy)
+            f->idle = number;
         if (f->ended && !is_busy && (f->context == c || !f->context)) {
             if (f->context)
                 hr_drv.cuEventDestroy_v2(f->event);
@@ -358,18 +368,47 @@ static bool thread_fences_busy_locked(struct context_entry *c)
     return any;
 }
 
-static bool context_busy_locked(struct context_entry *c)
+/* Asks every stream, also after a busy one was found: each that is at rest now counts for the drains that have begun. */
+static bool context_busy_locked(struct context_entry *c, uint64_t number)
 {
     bool pushed;
     CUresult entered = hr_context_enter(&c->public, &pushed);
     if (entered != CUDA_SUCCESS)
         return busy(entered);
     bool any = busy(hr_drv.cuStreamQuery(CU_STREAM_LEGACY));
-    for (struct stream_entry *s = c->streams; s && !any; s = s->next)
-        any = busy(hr_drv.cuStreamQuery(s->handle));
-    any = any || thread_fences_busy_locked(c) || orphans_busy_locked(c);
+    if (!any)
+        c->legacy_idle = number;
+    for (struct stream_entry *s = c->streams; s; s = s->next) {
+        if (busy(hr_drv.cuStreamQuery(s->handle)))
+            any = true;
+        else
+            s->idle = number;
+    }
+    any = thread_fences_busy_locked(c, number) || any;
+    any = orphans_busy_locked(c) || any;
     hr_context_leave(pushed);
     return any;
+}
+
+/*
+ * A drain is over once each stream was at rest at some moment after it began; not all at the same moment: what was submitted
+ * before the drain is done then. (A move needs the same moment, see hr_quiet_now.)
+ */
+static void note_drains_locked(void)
+{
+    uint64_t least = UINT64_MAX;
+    for (struct context_entry *c = contexts; c; c = c->hh.next) {
+        least = c->legacy_idle < least ? c->legacy_idle : least;
+        for (struct stream_entry *s = c->streams; s; s = s->next)
+            least = s->idle < least ? s->idle : least;
+        for (struct orphan *o = c->orphans; o; o = o->next)
+            least = o->idle < least ? o->idle : least;
+    }
+    for (struct thread_fence *f = thread_fences; f; f = f->next)
+        if (f->context && f->idle < least)
+            least = f->idle;
+    if (least != UINT64_MAX)
+        hr_drain_done(least);
 }
 
 bool hr_quiet_now(uint64_t gpu_mask)
@@ -380,10 +419,36 @@ bool hr_quiet_now(uint64_t gpu_mask)
 #endif
     bool any = false;
     hr_mutex_lock(&fence_lock);
-    for (struct context_entry *c = contexts; c && !any; c = c->hh.next)
-        any = (gpu_mask >> c->public.gpu & 1) && context_busy_locked(c);
+    uint64_t number = atomic_load(&drains_begun);
+    for (struct context_entry *c = contexts; c; c = c->hh.next)
+        if (gpu_mask >> c->public.gpu & 1)
+            any = context_busy_locked(c, number) || any;
+    note_drains_locked();
     hr_mutex_unlock(&fence_lock);
     return !any;
+}
+
+bool hr_stream_rested(struct hr_thread *t, CUstream stream, bool per_thread, uint64_t number)
+{
+    struct context_entry *c = (struct context_entry *)hr_context_current();
+    struct stream_entry *s = NULL;
+    hr_mutex_lock(&fence_lock);
+    if (stream == CU_STREAM_PER_THREAD || (per_thread && stream == NULL)) {
+        for (struct thread_fence *f = t->room[HR_ROOM_RESIDENCY]; f; f = f->next_of_thread)
+            if (c && f->context == c && f->idle < number)
+                f->idle = number;
+    } else if (stream == NULL || stream == CU_STREAM_LEGACY) {
+        if (c && c->legacy_idle < number)
+            c->legacy_idle = number;
+    } else {
+        HASH_FIND_PTR(all_streams, &stream, s);
+        if (s && s->idle < number)
+            s->idle = number;
+    }
+    uint64_t done = atomic_load(&drains_done);
+    note_drains_locked();
+    hr_mutex_unlock(&fence_lock);
+    return atomic_load(&drains_done) > done;
 }
 
 bool hr_quiet_wait(uint64_t gpu_mask, uint64_t deadline_ns)

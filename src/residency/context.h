@@ -59,6 +59,9 @@ bool hr_drain_covers(uint64_t stamp);
 /* A synchronisation point of the job that waits for the whole process's work is a drain, too. */
 uint64_t hr_drain_begin(void);
 void hr_drain_done(uint64_t number);
+/* The job has waited for a stream, or asked and found it at rest; the drain `number` (hr_drain_begin) had begun before that. Whether that ended
+ * a drain. */
+bool hr_stream_rested(struct hr_thread *t, CUstream stream, bool per_thread, uint64_t number);
 /* Whether the process has just one context, so that synchronising it is a drain. */
 bool hr_context_is_only(CUcontext handle);
 

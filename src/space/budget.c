@@ -24,7 +24,7 @@ static size_t read_small(const char *path, char *text, size_t cap)
 
 static size_t mem_available(void)
 {
-    char text[4096];
+    char text[512]; /* the job's thread may have little stack; the line is among the first */
     if (!read_small("/proc/meminfo", text, sizeof text))
         return (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     const char *line = strstr(text, "MemAvailable:");

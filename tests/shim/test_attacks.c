@@ -220,6 +220,18 @@ static void *use_much(void *arg)
     return NULL;
 }
 
+/* A sanitizer's frames are larger. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SMALL_STACK 131072
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SMALL_STACK 131072
+#endif
+#endif
+#ifndef SMALL_STACK
+#define SMALL_STACK 16384
+#endif
+
 Test(attacks, a_launch_on_a_thread_with_a_16_kib_stack_crashes, .timeout = 60)
 {
     pthread_attr_t attributes;
@@ -227,7 +239,7 @@ Test(attacks, a_launch_on_a_thread_with_a_16_kib_stack_crashes, .timeout = 60)
     job_context = machine("h200,vram=24M", "");
     kernel("stride_add"); /* compiled here: what loading takes of the stack is the driver's affair */
     pthread_attr_init(&attributes);
-    cr_assert(pthread_attr_setstacksize(&attributes, 16384) == 0);
+    cr_assert(pthread_attr_setstacksize(&attributes, SMALL_STACK) == 0);
     cr_assert(pthread_create(&thread, &attributes, use_much, NULL) == 0);
     pthread_join(thread, NULL);
 }

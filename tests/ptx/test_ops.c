@@ -186,9 +186,9 @@ static void fill(const struct op_row *row, uint64_t *values[3])
     for (unsigned t = 0; t < THREADS; t++) {
         unsigned index = t;
         for (unsigned k = 0; k < 3; k++) {
-            if (!row->sizes[k + 1])
-                continue;
             unsigned count = lists[row->values[k]].count;
+            if (!row->sizes[k + 1] || count == 0)
+                continue;
             bool special = k == 2 ? t & 1 : t < combinations;
             values[k][t] = special ? lists[row->values[k]].values[k == 2 ? t / 2 % count : index % count]
                                    : random_value(&state, row->values[k]);

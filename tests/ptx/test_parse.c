@@ -255,12 +255,12 @@ static void mutate(char *text, size_t *bytes, size_t capacity, uint64_t *random)
             if (*bytes + more > capacity)
                 break;
             memmove(text + at + more, text + at, *bytes - at);
-            memcpy(text + at, piece, more);
+            memcpy(text + at, piece, more); /* NOLINT(bugprone-not-null-terminated-result): a middle piece */
             *bytes += more;
             break;
         }
         default: { /* a piece from elsewhere copied over */
-            size_t from = machine_random(random) % (*bytes - span);
+            size_t from = *bytes > span ? machine_random(random) % (*bytes - span) : 0;
             memmove(text + at, text + from, span);
         }
         }

@@ -294,11 +294,12 @@ static int parse(int argc, char **argv)
         const char *value = strchr(argv[i], '=');
         size_t key = value ? (size_t)(value++ - argv[i]) : 0;
         if (key == 7 && !memcmp(argv[i], "seconds", key))
-            seconds = atof(value);
+            seconds = strtod(value, NULL);
         else if (key == 4 && !memcmp(argv[i], "seed", key))
             fuzz.seed = strtoull(value, NULL, 10);
-        else if (key == 7 && !memcmp(argv[i], "threads", key) && atoi(value) >= 1 && atoi(value) <= FUZZ_WORKERS_MOST)
-            fuzz.workers = (unsigned)atoi(value);
+        else if (key == 7 && !memcmp(argv[i], "threads", key) && strtoul(value, NULL, 10) >= 1 &&
+                 strtoul(value, NULL, 10) <= FUZZ_WORKERS_MOST)
+            fuzz.workers = (unsigned)strtoul(value, NULL, 10);
         else if (key == 4 && !memcmp(argv[i], "host", key) && (!strcmp(value, "mapped") || !strcmp(value, "denied")))
             fuzz.host_mapped = !strcmp(value, "mapped");
         else if (key == 6 && !memcmp(argv[i], "commit", key) && (!strcmp(value, "auto") || !strcmp(value, "lazy")))
@@ -310,7 +311,7 @@ static int parse(int argc, char **argv)
     }
     const char *given = getenv("HEADROOM_FUZZ_SECONDS");
     if (given && *given)
-        seconds = atof(given);
+        seconds = strtod(given, NULL);
     return seconds > 0 ? 0 : usage("seconds");
 }
 

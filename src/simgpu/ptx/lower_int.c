@@ -90,6 +90,7 @@ void ptx_lower_carry(struct ptx_parser *p, const struct ptx_descriptor *d)
     in->o[2] = from[1];
     in->o[3] = from[2];
     in->o[4] = p->carry;
+    /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): false alarm, 0 << 4 is 0 */
     in->aux = (uint32_t)(d->op & 3) | (uint32_t)reads << 2 | (uint32_t)sets << 3 | (uint32_t)hi << 4 | log2 << 8 |
               (uint32_t)ptx_type_signed(type) << 12;
 }
@@ -315,7 +316,7 @@ void ptx_lower_prmt(struct ptx_parser *p, const struct ptx_descriptor *d)
     uint64_t mode = PTX_PRMT_INDEX;
     for (int m = PTX_M_F4E; m <= PTX_M_RC16; m++)
         if (mode == PTX_PRMT_INDEX && ptx_take_mod(p, (enum ptx_mod)m))
-            mode = (uint64_t)(m - PTX_M_F4E + PTX_PRMT_F4E);
+            mode = (uint64_t)m - PTX_M_F4E + PTX_PRMT_F4E;
     if (ptx_one_type(p) != PTX_B32)
         ptx_lower_unsupported(p, NULL);
     lane(p, PTX_LANE_prmt, 3, 2, 2, mode);

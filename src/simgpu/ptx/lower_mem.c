@@ -17,7 +17,7 @@ static void pack(struct ptx_parser *p, const struct ptx_operand *to, const struc
     unsigned part = from->count == 4 ? log2 - 2 : log2 - 1;
     if ((from->count != 2 && from->count != 4) || log2 < 2 || part < 1)
         ptx_lower_unsupported(p, "vector");
-    uint32_t parts[4];
+    uint32_t parts[4] = {0};
     for (unsigned i = 0; i < from->count; i++)
         parts[i] = ptx_source(p, &from->elements[i], part, PTX_NONE);
     uint32_t result = ptx_result(p, to, log2);
@@ -38,7 +38,7 @@ static void unpack(struct ptx_parser *p, const struct ptx_operand *to, const str
     if ((to->count != 2 && to->count != 4) || log2 < 2 || part < 1)
         ptx_lower_unsupported(p, "vector");
     uint32_t a = ptx_source(p, from, log2, PTX_NONE);
-    uint32_t parts[4];
+    uint32_t parts[4] = {0};
     for (unsigned i = 0; i < to->count; i++)
         parts[i] = ptx_result(p, &to->elements[i], part);
     if (to->count == 2) {

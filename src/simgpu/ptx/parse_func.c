@@ -281,11 +281,11 @@ static void parse_target(struct ptx_parser *p)
         if (p->token.kind != PTX_TOKEN_IDENT)
             ptx_parse_fail(p, p->token.line, "expected a target such as sm_70");
         const char *name = p->token.text;
-        if (p->token.bytes > 4 && p->token.bytes < 9 && !memcmp(name, "sm_", 3)) {
+        if (p->token.bytes > 4 && p->token.bytes < 9 && memcmp(name, "sm_", 3) == 0) {
             p->module->target = 0;
             for (size_t i = 3; i < p->token.bytes && name[i] >= '0' && name[i] <= '9'; i++)
                 p->module->target = p->module->target * 10 + (unsigned)(name[i] - '0');
-        } else if (p->token.bytes != 5 || memcmp(name, "debug", 5)) {
+        } else if (p->token.bytes != 5 || memcmp(name, "debug", 5) != 0) {
             ptx_parse_unsupported(p, p->token.line, "unsupported target '%.*s'",
                                   (int)(p->token.bytes < 60 ? p->token.bytes : 60), name);
         }

@@ -1,6 +1,6 @@
 /* A CUDA job that leaves in unusual ways, for test_job_ends.c: job fork|kill|exit|plain.
  *
- * It uses three quarters more memory than a 64 MiB GPU has, so that with headroom something moves, and has a kernel in
+ * It uses three quarters more memory than a 16 MiB GPU has, so that with headroom something moves, and has a kernel in
  * flight when it leaves.
  */
 #include <cuda.h>
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BUFFERS = 7, BUFFER_BYTES = 16 << 20, WORDS = BUFFER_BYTES / 4 };
+enum { BUFFERS = 7, BUFFER_BYTES = 4 << 20, WORDS = BUFFER_BYTES / 4 };
 
 /* Adds 1 to each word of a buffer, `rounds` times. */
 static const char kernel_text[] = ".version 6.3\n"

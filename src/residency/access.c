@@ -321,6 +321,8 @@ static CUresult back_stack(struct hr_thread *t)
             hr_access_settle(t);
             r = hr_access_map_extent(t, e);
         }
+        if (r == CUDA_ERROR_INVALID_VALUE) /* freed by another thread meanwhile: nothing of it need be backed */
+            r = CUDA_SUCCESS;
         if (first == CUDA_SUCCESS)
             first = r;
         atomic_fetch_sub(&pending_count, 1);

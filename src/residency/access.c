@@ -24,14 +24,15 @@ static size_t run_bytes(unsigned gpu)
 }
 
 /* The end of what `word` names inside e. */
-static CUdeviceptr piece_end(const struct hr_extent *e, CUdeviceptr word)
+static CUdeviceptr piece_end(const struct hr_extent *e, const struct hr_view *view, CUdeviceptr word)
 {
-    CUdeviceptr end = hr_space_piece_end(e, word);
+    CUdeviceptr end = hr_space_piece_end(e, view, word);
     if (end <= word)
         return word + 1; /* behind the bytes that were asked for, within the last chunk */
-    bool unknown_tail = end == e->base + e->bytes && word != e->base;
-    bool large = e->bytes > (hr_tier_vram_limit(e->gpu) << hr_space.chunk_shift) / 2;
-    if (large && (unknown_tail || word == e->base) && end == e->base + e->bytes && end - word > run_bytes(e->gpu))
+    bool unknown_tail = end == view->base + view->bytes && word != view->base;
+    bool large = view->bytes > (hr_tier_vram_limit(e->gpu) << hr_space.chunk_shift) / 2;
+    if (large && (unknown_tail || word == view->base) && end == view->base + view->bytes &&
+        end - word > run_bytes(e->gpu))
         return word + run_bytes(e->gpu);
     return end;
 }
@@ -39,6 +40,13 @@ static CUdeviceptr piece_end(const struct hr_extent *e, CUdeviceptr word)
 static uint32_t chunk_index(CUdeviceptr address)
 {
     return (uint32_t)((address - hr_space.base) >> hr_space.chunk_shift);
+}
+
+/* The view of the extent if it (still) holds the word. */
+static bool view_with(const struct hr_extent *e, CUdeviceptr word, struct hr_view *view_out)
+{
+    return hr_space_view(e, view_out) && word - view_out->base < (CUdeviceptr)view_out->chunk_count
+                                                                     << hr_space.chunk_shift;
 }
 
 static void stamp(struct hr_extent *e, uint32_t first, uint32_t end, uint64_t now)
@@ -82,7 +90,10 @@ static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_
     if (all_here && !split) {
         atomic_store_explicit(&e->last_use, now, memory_order_relaxed);
     } else {
-        uint32_t first = chunk_index(word), end = chunk_index(piece_end(e, word) - 1) + 1;
+        struct hr_view view;
+        if (!view_with(e, word, &view))
+            return HR_TOUCH_HIT; /* freed meanwhile: no kernel of the job may use it */
+        uint32_t first = chunk_index(word), end = chunk_index(piece_end(e, &view, word) - 1) + 1;
         stamp(e, first, end, now);
         if (atomic_load_explicit(&e->not_accessible, memory_order_relaxed) > 0)
             return HR_TOUCH_MISSING;
@@ -107,10 +118,13 @@ enum hr_touch hr_access_touch(CUdeviceptr word, uint64_t now)
 
 static void add_extent(struct hr_working_set *set, struct hr_extent *e, CUdeviceptr word, unsigned depth)
 {
-    uint32_t first = chunk_index(word), end = chunk_index(piece_end(e, word) - 1) + 1;
+    struct hr_view view;
+    if (!view_with(e, word, &view))
+        return; /* freed meanwhile: no kernel of the job may use it */
+    uint32_t first = chunk_index(word), end = chunk_index(piece_end(e, &view, word) - 1) + 1;
     if (!hr_tier_host_mappable(e->gpu)) { /* nothing of it may be missing */
-        first = e->first_chunk;
-        end = e->first_chunk + e->chunk_count;
+        first = view.first_chunk;
+        end = view.first_chunk + view.chunk_count;
     }
     bool known = false, whole = false;
     for (unsigned i = 0; i < set->count; i++) {
@@ -214,7 +228,10 @@ CUresult hr_access_back_range(struct hr_thread *t, CUdeviceptr address, size_t b
 CUresult hr_access_map_extent(struct hr_thread *t, struct hr_extent *e)
 {
     (void)t;
-    return back_extent_chunks(e, e->first_chunk, e->first_chunk + e->chunk_count);
+    struct hr_view view;
+    if (!hr_space_view(e, &view))
+        return CUDA_ERROR_INVALID_VALUE; /* freed meanwhile */
+    return back_extent_chunks(e, view.first_chunk, view.first_chunk + view.chunk_count);
 }
 
 size_t hr_access_piece(CUdeviceptr address, size_t bytes, CUdeviceptr *use_out, bool *translated_out)

@@ -465,7 +465,8 @@ size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes)
 static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes, bool out)
 {
     struct hr_extent *e = hr_space_extent(address);
-    struct hr_context *context = e ? hr_context_of_gpu(e->gpu) : NULL;
+    struct hr_view view;
+    struct hr_context *context = e && hr_space_view(e, &view) ? hr_context_of_gpu(e->gpu) : NULL;
     bool pushed;
     size_t moved = 0;
     if (!context || bytes == 0 || hr_context_enter(context, &pushed) != CUDA_SUCCESS)
@@ -474,8 +475,8 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
     hr_access_settle(t);
     uint32_t first = (uint32_t)((address - hr_space.base) >> hr_space.chunk_shift);
     uint32_t end = (uint32_t)((address + bytes - 1 - hr_space.base) >> hr_space.chunk_shift) + 1;
-    if (end > e->first_chunk + e->chunk_count)
-        end = e->first_chunk + e->chunk_count;
+    if (end > view.first_chunk + view.chunk_count)
+        end = view.first_chunk + view.chunk_count;
     struct hr_working_set *set = calloc(1, sizeof *set);
     hr_mutex_lock(&hr_move_lock);
     if (out) {

@@ -39,6 +39,20 @@ CUresult hr_ranges_init(void);
 struct hr_extent *hr_ranges_take_locked(unsigned gpu, uint32_t chunk_count);
 void hr_ranges_give_locked(struct hr_extent *e);
 
+/*
+ * How an owner changes what hr_space_view copies: in between, stores with SET, which later readers of the version cannot
+ * overtake.
+ */
+static inline void hr_extent_change(struct hr_extent *e)
+{
+    atomic_store_explicit(&e->version, e->version + 1, memory_order_relaxed);
+}
+static inline void hr_extent_changed(struct hr_extent *e)
+{
+    atomic_store_explicit(&e->version, e->version + 1, memory_order_release);
+}
+#define HR_EXTENT_SET(e, field, value) atomic_store_explicit(&(e)->field, (value), memory_order_release)
+
 /* slab.c */
 unsigned hr_slab_class(size_t bytes); /* HR_CLASS_COUNT = too large for a slab */
 size_t hr_slab_class_bytes(unsigned class_index);
@@ -46,7 +60,9 @@ CUresult hr_slab_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t 
 enum hr_retire hr_slab_retire(struct hr_extent *e, CUdeviceptr address, size_t *bytes_out);
 struct hr_extent *hr_slab_release(struct hr_thread *t, struct hr_extent *e, CUdeviceptr address);
 void hr_slab_retire_locked(struct hr_extent *e);
-bool hr_slab_find(struct hr_extent *e, CUdeviceptr address, struct hr_allocation *allocation_out);
+/* What hr_space_find says of an address within a slab. */
+bool hr_slab_find(struct hr_extent *e, const struct hr_view *view, CUdeviceptr address,
+                  struct hr_allocation *allocation_out);
 /* Gives cached slots back. Returns the slabs that are empty now and have backing, dead, linked by `next`: the caller has the
  * backing dropped and releases them, or hands them to hr_slab_keep_empty. */
 struct hr_extent *hr_slab_flush_cache(struct hr_thread *t, unsigned gpu, struct hr_cache *cache);
@@ -56,6 +72,6 @@ struct hr_extent *hr_slab_take_empty(unsigned gpu, CUcontext ctx);
 /* space.c: flushes, with what follows for empty slabs. */
 void hr_space_flush_slots(struct hr_thread *t, unsigned gpu, struct hr_cache *cache);
 /* Calls visit for each live slot of the slab. */
-bool hr_slab_each(struct hr_extent *e, bool (*visit)(CUdeviceptr address, void *arg), void *arg);
+bool hr_slab_each(const struct hr_view *view, bool (*visit)(CUdeviceptr address, void *arg), void *arg);
 
 #endif

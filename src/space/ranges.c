@@ -30,6 +30,7 @@ static struct hr_extent *new_extent_locked(unsigned gpu)
             return NULL;
         hr_roots_add(block, block_bytes);
         for (size_t i = 0; i < block_bytes / sizeof *block; i++) {
+            block[i].gpu = (uint8_t)gpu;
             block[i].next = spare[gpu];
             spare[gpu] = &block[i];
         }
@@ -37,7 +38,6 @@ static struct hr_extent *new_extent_locked(unsigned gpu)
     struct hr_extent *e = spare[gpu];
     spare[gpu] = e->next;
     e->next = e->prev = NULL;
-    e->gpu = (uint8_t)gpu;
     return e;
 }
 
@@ -69,11 +69,13 @@ static void link_locked(struct hr_extent *e)
 
 static void set_range(struct hr_extent *e, uint32_t first_chunk, uint32_t chunk_count)
 {
-    e->first_chunk = first_chunk;
-    e->chunk_count = chunk_count;
-    e->base = hr_space.base + ((CUdeviceptr)first_chunk << hr_space.chunk_shift);
-    atomic_store_explicit(&e->kind, HR_EXTENT_FREE, memory_order_relaxed);
     atomic_store_explicit(&e->live, 0, memory_order_release);
+    hr_extent_change(e);
+    HR_EXTENT_SET(e, first_chunk, first_chunk);
+    HR_EXTENT_SET(e, chunk_count, chunk_count);
+    HR_EXTENT_SET(e, base, hr_space.base + ((CUdeviceptr)first_chunk << hr_space.chunk_shift));
+    HR_EXTENT_SET(e, kind, HR_EXTENT_FREE);
+    hr_extent_changed(e);
 }
 
 CUresult hr_ranges_init(void)

@@ -102,9 +102,10 @@ static struct hr_slab *slab_create_locked(unsigned gpu, unsigned class_index)
         slab->slot_count = slots;
     }
     slab->free_count = slots;
-    memset((void *)slab->site, 0, slots * sizeof *slab->site);
-    for (uint32_t i = 0; i < slots; i++)
+    for (uint32_t i = 0; i < slots; i++) {
+        atomic_store_explicit(&slab->site[i], 0, memory_order_relaxed);
         slab->free_bits[i / 64] |= UINT64_C(1) << (i % 64);
+    }
     return slab;
 }
 
@@ -121,11 +122,13 @@ static struct hr_extent *make_slab_locked(struct hr_thread *t, unsigned gpu, CUc
         hr_ledger_uncharge(t, gpu, hr_chunk_bytes());
         return NULL;
     }
-    e->slab = slab;
-    e->ctx = ctx;
-    e->bytes = hr_chunk_bytes();
-    e->id = hr_space_next_id(t);
-    atomic_store_explicit(&e->kind, HR_EXTENT_SLAB, memory_order_relaxed);
+    hr_extent_change(e);
+    HR_EXTENT_SET(e, slab, slab);
+    HR_EXTENT_SET(e, ctx, ctx);
+    HR_EXTENT_SET(e, bytes, hr_chunk_bytes());
+    HR_EXTENT_SET(e, id, hr_space_next_id(t));
+    HR_EXTENT_SET(e, kind, HR_EXTENT_SLAB);
+    hr_extent_changed(e);
     atomic_store_explicit(&e->live, 1, memory_order_release);
     list_locked(e);
     return e;
@@ -266,19 +269,20 @@ void hr_slab_retire_locked(struct hr_extent *e)
     pool[e->gpu][e->slab->class_index] = e->slab;
 }
 
-bool hr_slab_find(struct hr_extent *e, CUdeviceptr address, struct hr_allocation *allocation_out)
+bool hr_slab_find(struct hr_extent *e, const struct hr_view *view, CUdeviceptr address,
+                  struct hr_allocation *allocation_out)
 {
-    struct hr_slab *slab = e->slab;
-    uint32_t index = (uint32_t)((address - e->base) / slab->slot_bytes);
+    struct hr_slab *slab = view->slab;
+    uint32_t index = (uint32_t)((address - view->base) / slab->slot_bytes);
     if (index >= slab->slot_count)
         return false;
     uint32_t size = atomic_load_explicit(&slab->size_bytes[index], memory_order_acquire);
-    CUdeviceptr base = e->base + index * slab->slot_bytes;
+    CUdeviceptr base = view->base + index * slab->slot_bytes;
     if (size == 0 || address >= base + size)
         return false;
     uint32_t generation = atomic_load_explicit(&slab->generation[index], memory_order_relaxed);
     *allocation_out = (struct hr_allocation){
-        base, size, (e->id << 28) ^ ((uint64_t)index << 16) ^ (generation & 0xffff), e->gpu, e->ctx, e};
+        base, size, (view->id << 28) ^ ((uint64_t)index << 16) ^ (generation & 0xffff), e->gpu, view->ctx, e};
     return true;
 }
 
@@ -332,11 +336,11 @@ struct hr_extent *hr_slab_take_empty(unsigned gpu, CUcontext ctx)
     return taken;
 }
 
-bool hr_slab_each(struct hr_extent *e, bool (*visit)(CUdeviceptr address, void *arg), void *arg)
+bool hr_slab_each(const struct hr_view *view, bool (*visit)(CUdeviceptr address, void *arg), void *arg)
 {
-    for (uint32_t i = 0; e->slab && i < e->slab->slot_count; i++)
-        if (atomic_load_explicit(&e->slab->size_bytes[i], memory_order_acquire) != 0 &&
-            !visit(e->base + i * e->slab->slot_bytes, arg))
+    for (uint32_t i = 0; i < view->slab->slot_count; i++)
+        if (atomic_load_explicit(&view->slab->size_bytes[i], memory_order_acquire) != 0 &&
+            !visit(view->base + i * view->slab->slot_bytes, arg))
             return false;
     return true;
 }

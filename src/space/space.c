@@ -106,13 +106,15 @@ static CUresult large_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, si
         hr_ledger_uncharge(t, gpu, chunks << hr_space.chunk_shift);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    e->bytes = bytes;
-    e->ctx = ctx;
-    e->id = hr_space_next_id(t) << 28;
-    e->site = NULL;
+    hr_extent_change(e);
+    HR_EXTENT_SET(e, bytes, bytes);
+    HR_EXTENT_SET(e, ctx, ctx);
+    HR_EXTENT_SET(e, id, hr_space_next_id(t) << 28);
+    HR_EXTENT_SET(e, kind, HR_EXTENT_LARGE);
+    hr_extent_changed(e);
+    atomic_store_explicit(&e->site, NULL, memory_order_relaxed);
     atomic_store_explicit(&e->last_use, 0, memory_order_relaxed);
     atomic_store_explicit(&e->sync_memops, 0, memory_order_relaxed);
-    atomic_store_explicit(&e->kind, HR_EXTENT_LARGE, memory_order_relaxed);
     atomic_store_explicit(&e->live, 1, memory_order_release);
     *address_out = e->base;
     return CUDA_SUCCESS;
@@ -192,13 +194,12 @@ void hr_space_release_slab(struct hr_thread *t, struct hr_extent *e)
 bool hr_space_find(CUdeviceptr address, struct hr_allocation *allocation_out)
 {
     struct hr_extent *e = hr_space_extent(address);
-    if (!e)
+    struct hr_view view;
+    if (!e || !hr_space_view(e, &view) || address - view.base >= view.bytes)
         return false;
-    if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB)
-        return hr_slab_find(e, address, allocation_out);
-    if (address >= e->base + e->bytes)
-        return false;
-    *allocation_out = (struct hr_allocation){e->base, e->bytes, e->id, e->gpu, e->ctx, e};
+    if (view.kind == HR_EXTENT_SLAB)
+        return hr_slab_find(e, &view, address, allocation_out);
+    *allocation_out = (struct hr_allocation){view.base, view.bytes, view.id, e->gpu, view.ctx, e};
     return true;
 }
 
@@ -279,15 +280,15 @@ void hr_space_each(CUcontext ctx, bool (*visit)(CUdeviceptr address, void *arg),
     uint32_t chunks = (uint32_t)(hr_space.bytes >> hr_space.chunk_shift);
     for (uint32_t i = 0; i < chunks;) {
         struct hr_extent *e = atomic_load_explicit(&hr_space.chunks[i].extent, memory_order_acquire);
-        uint32_t next = e && e->first_chunk == i && e->chunk_count > 0 ? i + e->chunk_count : i + 1;
-        if (e && atomic_load_explicit(&e->live, memory_order_acquire) && (!ctx || e->ctx == ctx)) {
-            bool more = atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB
-                            ? hr_slab_each(e, visit, arg)
-                            : visit(e->base, arg);
-            if (!more)
-                return;
+        struct hr_view view;
+        if (!e || !hr_space_view(e, &view) || view.first_chunk != i) {
+            i++;
+            continue;
         }
-        i = next;
+        if ((!ctx || view.ctx == ctx) &&
+            !(view.kind == HR_EXTENT_SLAB ? hr_slab_each(&view, visit, arg) : visit(view.base, arg)))
+            return;
+        i += view.chunk_count;
     }
 }
 
@@ -310,9 +311,9 @@ void hr_space_learn_start(struct hr_extent *e, CUdeviceptr address)
     atomic_store_explicit(&e->has_starts, 1, memory_order_relaxed);
 }
 
-CUdeviceptr hr_space_piece_end(const struct hr_extent *e, CUdeviceptr address)
+CUdeviceptr hr_space_piece_end(const struct hr_extent *e, const struct hr_view *view, CUdeviceptr address)
 {
-    CUdeviceptr end = e->base + e->bytes;
+    CUdeviceptr end = view->base + view->bytes;
     if (!atomic_load_explicit(&e->has_starts, memory_order_relaxed))
         return end;
     size_t bit = start_bit(address) + 1, bits = start_bit(end);

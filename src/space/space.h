@@ -41,14 +41,21 @@ struct hr_refs {
     struct hr_extent *extent[];
 };
 
+/*
+ * Extents are never given back to the system, and each begins a new life elsewhere after its free; whoever comes by an
+ * address that somebody frees meanwhile still reads one. So: the owner (whoever allocated it, or took it out of circulation)
+ * reads the fields directly; everybody else asks hr_space_view for a consistent set of them.
+ */
 struct hr_extent {
-    CUdeviceptr base;
-    size_t bytes; /* as asked (LARGE), the whole run (SLAB) */
-    uint64_t id;  /* changes at every allocation: CU_POINTER_ATTRIBUTE_BUFFER_ID */
-    CUcontext ctx;
-    uint32_t first_chunk, chunk_count;
-    uint8_t gpu;
+    _Atomic(uint32_t) version; /* odd while the fields up to `kind` change */
+    _Atomic(uint32_t) first_chunk, chunk_count;
+    _Atomic(CUdeviceptr) base;
+    _Atomic(size_t) bytes; /* as asked (LARGE), the whole run (SLAB) */
+    _Atomic(uint64_t) id;  /* changes at every allocation: CU_POINTER_ATTRIBUTE_BUFFER_ID */
+    _Atomic(CUcontext) ctx;
+    _Atomic(struct hr_slab *) slab;
     _Atomic(uint8_t) kind;    /* enum hr_extent_kind */
+    uint8_t gpu;              /* the same in every life */
     _Atomic(uint8_t) live;    /* 1 from allocation to free (a slab: while it has slots) */
     _Atomic(uint8_t) touched; /* 1 once any chunk got backing; then freeing needs quarantine */
     _Atomic(uint8_t) sync_memops;
@@ -56,8 +63,7 @@ struct hr_extent {
     _Atomic(uint32_t) not_accessible; /* chunks that are not mapped: 0 = any kernel may run */
     _Atomic(uint64_t) last_use;
     _Atomic(struct hr_refs *) refs;
-    _Atomic(uint8_t) has_starts; /* addresses inside were seen as starts: see hr_space_learn_start */
-    struct hr_slab *slab;
+    _Atomic(uint8_t) has_starts;    /* addresses inside were seen as starts: see hr_space_learn_start */
     _Atomic(struct hr_site *) site; /* stats: where it was allocated; may be NULL */
     struct hr_extent *next_pending; /* residency: waits to be backed before the next launch */
     _Atomic(uint8_t) is_pending;
@@ -101,6 +107,34 @@ static inline struct hr_extent *hr_space_extent(CUdeviceptr address)
     struct hr_chunk *c = hr_space_chunk(address);
     struct hr_extent *e = c ? atomic_load_explicit(&c->extent, memory_order_acquire) : NULL;
     return e && atomic_load_explicit(&e->live, memory_order_acquire) ? e : NULL;
+}
+
+/* One life of an extent, copied. */
+struct hr_view {
+    CUdeviceptr base;
+    size_t bytes;
+    uint64_t id;
+    CUcontext ctx;
+    struct hr_slab *slab;
+    uint32_t first_chunk, chunk_count;
+    uint8_t kind;
+};
+/* What e is now; false = it was freed (or changes hands at this moment). No lock, any thread. */
+static inline bool hr_space_view(const struct hr_extent *e, struct hr_view *view_out)
+{
+    uint32_t version = atomic_load_explicit(&e->version, memory_order_acquire);
+    if ((version & 1) || !atomic_load_explicit(&e->live, memory_order_acquire))
+        return false;
+    /* acquire each: the version is read again after them all */
+    view_out->first_chunk = atomic_load_explicit(&e->first_chunk, memory_order_acquire);
+    view_out->chunk_count = atomic_load_explicit(&e->chunk_count, memory_order_acquire);
+    view_out->base = atomic_load_explicit(&e->base, memory_order_acquire);
+    view_out->bytes = atomic_load_explicit(&e->bytes, memory_order_acquire);
+    view_out->id = atomic_load_explicit(&e->id, memory_order_acquire);
+    view_out->ctx = atomic_load_explicit(&e->ctx, memory_order_acquire);
+    view_out->slab = atomic_load_explicit(&e->slab, memory_order_acquire);
+    view_out->kind = atomic_load_explicit(&e->kind, memory_order_acquire);
+    return atomic_load_explicit(&e->version, memory_order_relaxed) == version;
 }
 
 /* Cheap, monotonic enough to order uses: the CPU's time stamp counter. */
@@ -183,7 +217,7 @@ void hr_space_each(CUcontext ctx, bool (*visit)(CUdeviceptr address, void *arg),
 
 /* Remembers that `address` begins something (a kernel argument, a copy). No-op for slabs and single chunks. */
 void hr_space_learn_start(struct hr_extent *e, CUdeviceptr address);
-/* End of the piece that starts at `address`: the next remembered start, else the allocation's end. */
-CUdeviceptr hr_space_piece_end(const struct hr_extent *e, CUdeviceptr address);
+/* End of the piece that starts at `address` in e, as viewed: the next remembered start, else the allocation's end. */
+CUdeviceptr hr_space_piece_end(const struct hr_extent *e, const struct hr_view *view, CUdeviceptr address);
 
 #endif

@@ -21,13 +21,19 @@ static CUdeviceptr take(size_t bytes)
 }
 
 /* Frees what was never backed. */
-static void give(CUdeviceptr p)
+static bool give_as(struct hr_thread *t, CUdeviceptr p)
 {
     size_t bytes;
     struct hr_extent *e, *slab;
-    cr_assert_eq(hr_space_retire(p, &bytes, &e), HR_RETIRE_UNTOUCHED);
-    if ((slab = hr_space_release(self, p)))
-        hr_space_release_slab(self, slab);
+    bool given = hr_space_retire(p, &bytes, &e) == HR_RETIRE_UNTOUCHED;
+    if (given && (slab = hr_space_release(t, p)))
+        hr_space_release_slab(t, slab);
+    return given;
+}
+
+static void give(CUdeviceptr p)
+{
+    cr_assert(give_as(self, p));
 }
 
 TestSuite(space, .init = start, .timeout = 120);
@@ -219,19 +225,102 @@ Test(space, charges_come_in_batches_and_are_counted_exactly)
 
 /* --- learned starts ----------------------------------------------------------------------------------------------- */
 
+static CUdeviceptr piece_end_at(CUdeviceptr address)
+{
+    struct hr_view view;
+    struct hr_extent *e = hr_space_extent(address);
+    cr_assert(hr_space_view(e, &view));
+    return hr_space_piece_end(e, &view, address);
+}
+
 Test(space, a_piece_ends_where_the_next_known_start_is)
 {
     CUdeviceptr p = take(10 * CHUNK);
     struct hr_extent *e = hr_space_extent(p);
-    cr_assert_eq(hr_space_piece_end(e, p), p + 10 * CHUNK);
+    cr_assert_eq(piece_end_at(p), p + 10 * CHUNK);
     hr_space_learn_start(e, p + 3 * CHUNK + 512);
     hr_space_learn_start(e, p + 7 * CHUNK);
-    cr_assert_eq(hr_space_piece_end(e, p), p + 3 * CHUNK + 512);
-    cr_assert_eq(hr_space_piece_end(e, p + 3 * CHUNK + 512), p + 7 * CHUNK);
-    cr_assert_eq(hr_space_piece_end(e, p + 5 * CHUNK), p + 7 * CHUNK);
-    cr_assert_eq(hr_space_piece_end(e, p + 7 * CHUNK), p + 10 * CHUNK);
+    cr_assert_eq(piece_end_at(p), p + 3 * CHUNK + 512);
+    cr_assert_eq(piece_end_at(p + 3 * CHUNK + 512), p + 7 * CHUNK);
+    cr_assert_eq(piece_end_at(p + 5 * CHUNK), p + 7 * CHUNK);
+    cr_assert_eq(piece_end_at(p + 7 * CHUNK), p + 10 * CHUNK);
     give(p);
     CUdeviceptr again = take(10 * CHUNK);
     for (CUdeviceptr at = again; at < again + 10 * CHUNK; at += CHUNK)
-        cr_assert_eq(hr_space_piece_end(hr_space_extent(at), at), again + 10 * CHUNK, "learned by another allocation");
+        cr_assert_eq(piece_end_at(at), again + 10 * CHUNK, "learned by another allocation");
+}
+
+/* --- look-ups beside frees ---------------------------------------------------------------------------------------- */
+
+/* Sizes are a function of the number of the allocation within its thread, so that a look-up can tell a mix of two lives. */
+#define CHURN_LIVE 4
+#define LOOK_UPS 300000
+static _Atomic(CUdeviceptr) seen[2 * CHURN_LIVE];
+static _Atomic(int) stop_churning;
+
+static void *churn(void *arg)
+{
+    unsigned which = *(unsigned *)arg, random = which + 1;
+    struct hr_thread *t = hr_thread_self();
+    _Atomic(CUdeviceptr) *mine = &seen[which * CHURN_LIVE];
+    while (!stop_churning) {
+        random = random * 1103515245 + 12345;
+        unsigned at = random >> 16 & (CHURN_LIVE - 1), chunks = 1 + (random >> 24) % 24;
+        CUdeviceptr address = mine[at];
+        if (address)
+            CHECK(give_as(t, address));
+        /* a whole number of chunks less its own number of bytes, or a small one */
+        size_t bytes = random & 0x100000 ? chunks * CHUNK - chunks : (size_t)512 * chunks;
+        mine[at] = hr_space_alloc(t, 0, context, bytes, &address) == CUDA_SUCCESS ? address : 0;
+    }
+    for (unsigned at = 0; at < CHURN_LIVE; at++)
+        CHECK(!mine[at] || give_as(t, mine[at]));
+    hr_space_flush_thread(t);
+    return NULL;
+}
+
+static bool is_within_an_allocation(CUdeviceptr address, void *arg)
+{
+    (void)arg;
+    return hr_space_owns(address);
+}
+
+Test(space, look_ups_beside_frees_never_mix_two_lives)
+{
+    unsigned which[2] = {0, 1}, views = 0;
+    pthread_t threads[2];
+    stop_churning = 0;
+    for (unsigned i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, churn, &which[i]);
+    struct hr_extent *stale[2 * CHURN_LIVE] = {0};
+    for (unsigned pass = 0; pass < LOOK_UPS; pass++) {
+        for (unsigned i = 0; i < 2 * CHURN_LIVE; i++) {
+            CUdeviceptr address = seen[i];
+            struct hr_extent *e = hr_space_extent(address), *old = stale[i];
+            struct hr_view view;
+            struct hr_allocation a;
+            if (e) {
+                hr_space_learn_start(e, address);
+                stale[i] = e;
+            }
+            if (old && hr_space_view(old, &view)) {
+                views++;
+                cr_assert_eq(view.base, hr_space.base + ((CUdeviceptr)view.first_chunk << hr_space.chunk_shift));
+                cr_assert_eq((view.bytes + CHUNK - 1) / CHUNK, view.chunk_count);
+                if (view.kind == HR_EXTENT_LARGE)
+                    cr_assert_eq(view.chunk_count * CHUNK - view.bytes, view.chunk_count, "bytes of another life");
+                CUdeviceptr end = hr_space_piece_end(old, &view, view.base);
+                cr_assert(end > view.base && end <= view.base + view.bytes);
+            }
+            if (hr_space_find(address, &a))
+                cr_assert(address >= a.base && address < a.base + a.bytes);
+        }
+        if (pass % 256 == 0)
+            hr_space_each(NULL, is_within_an_allocation, NULL);
+    }
+    stop_churning = 1;
+    for (unsigned i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    cr_assert_gt(views, 0);
+    cr_assert_eq(hr_ledger_charged(0), 0);
 }

@@ -327,6 +327,21 @@ Test(flow, vectors_and_sizes_in_every_space)
         cr_assert_eq(r[i], (i + 1) * 1000 + i + 2 + 9000000);
 }
 
+Test(flow, an_array_with_an_index_is_the_address_of_that_element)
+{
+    const uint32_t *r =
+        run(".global .v2 .u32 pairs[3] = {10, 11, 20, 21, 30, 31};\n" HEAD
+            ".shared .align 16 .b8 tile[64]; .shared .u32 words[4]; .local .u16 halves[4];\n"
+            "mov.u64 %rd2, tile[0]; mov.u64 %rd3, tile[12]; sub.u64 %rd2, %rd3, %rd2;"
+            "cvt.u32.u64 %r1, %rd2; mov.u64 %rd2, words; mov.u64 %rd3, words[3];"
+            "sub.u64 %rd2, %rd3, %rd2; cvt.u32.u64 %r2, %rd2; mad.lo.u32 %r1, %r2, 100, %r1;"
+            "mov.u64 %rd2, halves; mov.u64 %rd3, halves[4]; sub.u64 %rd2, %rd3, %rd2;"
+            "cvt.u32.u64 %r2, %rd2; mad.lo.u32 %r1, %r2, 10000, %r1;"
+            "mov.u64 %rd2, pairs[2]; ld.global.u32 %r2, [%rd2]; mad.lo.u32 %r1, %r2, 1000000, %r1;" TAIL,
+            1);
+    cr_assert_eq(r[0], 30081212);
+}
+
 Test(flow, special_registers)
 {
     struct outcome outcome = run_with(

@@ -105,6 +105,10 @@ Test(parse, refuses_what_is_wrong)
         "mov.u32 1, %r1;",
         "cvt.rn.rz.f32.s32 %f1, %r1;",
         "not.pred %p1, %r1;",
+        ".shared .u32 few[4]; mov.u64 %rd1, few[5];",
+        ".shared .u32 grid[4][4]; mov.u64 %rd1, grid[1];",
+        ".shared .u32 one; mov.u64 %rd1, one[0];",
+        "mov.u64 %rd1, o[0];",
     };
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         cr_assert_not(kernel_parses(cases[i]), "accepted: %s", cases[i]);

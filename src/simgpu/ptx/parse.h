@@ -88,6 +88,8 @@ struct ptx_symbol {
     uint32_t count;  /* REGISTERS; TARGETS */
     uint32_t index;  /* GLOBAL, SHARED; LABEL: pc; TARGETS: first in module->targets */
     uint64_t bytes;  /* size of variables */
+    /* Of variables that are arrays of one dimension; 0 = cannot be indexed. */
+    uint32_t element_bytes;
     struct ptx_function *function;
 };
 
@@ -213,6 +215,7 @@ struct ptx_declarator {
     uint64_t count;         /* elements */
     bool is_array, is_open; /* open: [] */
     unsigned dimensions;
+    uint32_t element_bytes; /* as in struct ptx_symbol */
     unsigned line;
 };
 /* After the space: [.align N] [.v2] .type [.ptr ...] name[dims]; limit on bytes. */

@@ -130,6 +130,24 @@ static void parse_vector(struct ptx_parser *p, struct ptx_operand *out, unsigned
     ptx_parse_expect(p, '}');
 }
 
+/* What may follow a variable's name: [index] or + bytes. */
+static void parse_displacement(struct ptx_parser *p, struct ptx_operand *out)
+{
+    unsigned line = p->token.line;
+    if (ptx_parse_accept(p, '[')) {
+        if (!out->symbol || !out->symbol->element_bytes)
+            ptx_parse_fail(p, line, "'%.*s' is not an array of one dimension", SHOWN(out->name_bytes), out->name);
+        uint64_t index = ptx_parse_unsigned(p, UINT32_MAX, "index");
+        if (index > out->symbol->bytes / out->symbol->element_bytes)
+            ptx_parse_fail(p, line, "'%.*s' has no such element", SHOWN(out->name_bytes), out->name);
+        out->value = index * out->symbol->element_bytes;
+        ptx_parse_expect(p, ']');
+    } else if (ptx_parse_is_punct(p, '+') || ptx_parse_is_punct(p, '-')) {
+        ptx_parse_accept(p, '+');
+        out->value = ptx_parse_integer(p);
+    }
+}
+
 static void parse_operand(struct ptx_parser *p, struct ptx_operand *out, unsigned depth)
 {
     *out = (struct ptx_operand){0};
@@ -144,9 +162,8 @@ static void parse_operand(struct ptx_parser *p, struct ptx_operand *out, unsigne
         parse_named(p, out);
         if (ptx_parse_accept(p, '|')) {
             parse_pair(p, out);
-        } else if (out->kind == PTX_OPERAND_SYMBOL && (ptx_parse_is_punct(p, '+') || ptx_parse_is_punct(p, '-'))) {
-            ptx_parse_accept(p, '+');
-            out->value = ptx_parse_integer(p);
+        } else if (out->kind == PTX_OPERAND_SYMBOL) {
+            parse_displacement(p, out);
         }
     } else if (ptx_parse_accept(p, '[')) {
         parse_address(p, out);

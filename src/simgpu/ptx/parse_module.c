@@ -85,6 +85,7 @@ void ptx_parse_declarator(struct ptx_parser *p, struct ptx_declarator *out)
             ptx_parse_fail(p, p->token.line, "too many dimensions");
     }
     uint32_t natural = vector << ptx_type_log2(out->type);
+    out->element_bytes = out->dimensions == 1 ? natural : 0;
     if (out->align < natural && !out->align)
         out->align = natural;
 }
@@ -233,6 +234,7 @@ void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern)
     m->globals[symbol->index].init = init.image;
     m->globals[symbol->index].size_bytes = init.bytes;
     symbol->bytes = init.bytes;
+    symbol->element_bytes = d.element_bytes;
     p->depth = depth;
     ptx_parse_expect(p, ';');
 }
@@ -253,6 +255,7 @@ void ptx_parse_shared(struct ptx_parser *p, bool is_extern)
     uint64_t bytes = is_extern ? 0 : ptx_declarator_bytes(p, &d, MAX_SHARED_BYTES);
     m->shared[m->shared_count++] = (struct ptx_shared_variable){(uint32_t)bytes, d.align, is_extern};
     symbol->bytes = bytes;
+    symbol->element_bytes = d.element_bytes;
     ptx_parse_expect(p, ';');
 }
 
@@ -296,6 +299,7 @@ static void parse_local(struct ptx_parser *p)
         ptx_parse_unsupported(p, d.line, "unsupported: local variable without size, or with initial value");
     struct ptx_symbol *symbol = ptx_parse_declare(p, d.name, d.name_bytes, PTX_SYM_LOCAL);
     symbol->bytes = ptx_declarator_bytes(p, &d, MAX_LOCAL_BYTES);
+    symbol->element_bytes = d.element_bytes;
     if (f->own_local_bytes + symbol->bytes + d.align > MAX_LOCAL_BYTES)
         ptx_parse_fail(p, d.line, "too much local memory");
     symbol->offset = (f->own_local_bytes + d.align - 1) & ~(d.align - 1);

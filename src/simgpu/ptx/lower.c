@@ -160,8 +160,11 @@ void ptx_lower(struct ptx_parser *p)
     const struct ptx_descriptor *d = &table[s->insn];
     if (s->operand_count < d->min_operands || s->operand_count > d->max_operands)
         ptx_lower_fail(p, "wrong number of operands");
+    for (unsigned i = 0; i < s->type_count; i++)
+        if (!d->all_types && (s->types[i] >= PTX_F16X2 || s->types[i] == PTX_B128))
+            ptx_lower_unsupported(p, NULL);
     d->lower(p, d);
-    if (s->mods[0] | s->mods[1])
+    if (s->mods[0] | s->mods[1] | s->mods[2] | s->mods[3])
         ptx_lower_unsupported(p, NULL);
 }
 

@@ -15,6 +15,7 @@ struct ptx_descriptor {
     uint8_t min_operands, max_operands;
     int16_t op; /* what `lower` needs to tell its instructions apart: usually the first operation of the family ... */
     int16_t op_signed; /* ... and its signed counterpart; 0 = the same */
+    bool all_types;    /* `lower` knows of .b128, .f16x2, .bf16, .bf16x2, .tf32; else they are refused before it */
 };
 
 void ptx_lower_init_names(struct ptx_parser *p);

@@ -27,9 +27,14 @@ enum ptx_type {
     PTX_S16,
     PTX_S32,
     PTX_S64,
+    PTX_B128, /* a register of this type is a pair of 64-bit ones */
     PTX_F16,
     PTX_F32,
     PTX_F64,
+    PTX_F16X2,
+    PTX_BF16,
+    PTX_BF16X2,
+    PTX_TF32,
     PTX_TYPE_COUNT
 };
 
@@ -124,7 +129,7 @@ struct ptx_operand {
 };
 
 #define PTX_MAX_OPERANDS 8
-#define PTX_MAX_TYPES 3
+#define PTX_MAX_TYPES 4
 
 /* One instruction as read. */
 struct ptx_stmt {
@@ -134,7 +139,7 @@ struct ptx_stmt {
     const char *name;
     size_t name_bytes;
     int insn;         /* row in the table of instructions */
-    uint64_t mods[2]; /* lowering clears what it has dealt with; what is left over is unsupported */
+    uint64_t mods[4]; /* lowering clears what it has dealt with; what is left over is unsupported */
     enum ptx_type types[PTX_MAX_TYPES];
     unsigned type_count;
     struct ptx_operand operands[PTX_MAX_OPERANDS];

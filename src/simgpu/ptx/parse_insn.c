@@ -187,14 +187,21 @@ static void parse_guard(struct ptx_parser *p, struct ptx_stmt *s)
     s->guard = guard.reg;
 }
 
+static bool has_mod(const struct ptx_stmt *s, enum ptx_mod mod)
+{
+    return s->mods[mod / 64] >> (mod % 64) & 1;
+}
+
 static void parse_modifiers(struct ptx_parser *p, struct ptx_stmt *s)
 {
     for (; p->token.kind == PTX_TOKEN_DOTTED; ptx_parse_next(p)) {
         int type = ptx_parse_name(&p->type_names, p->token.text, p->token.bytes);
         int mod = ptx_parse_name(&p->mod_names, p->token.text, p->token.bytes);
+        if ((mod == PTX_M_ROW || mod == PTX_M_COL) && (has_mod(s, PTX_M_ROW) || has_mod(s, PTX_M_COL)))
+            mod += PTX_M_ROW2 - PTX_M_ROW;
         if (type >= 0 && s->type_count < PTX_MAX_TYPES) {
             s->types[s->type_count++] = (enum ptx_type)type;
-        } else if (mod >= 0 && !(s->mods[mod / 64] >> (mod % 64) & 1)) {
+        } else if (mod >= 0 && !has_mod(s, (enum ptx_mod)mod)) {
             s->mods[mod / 64] |= UINT64_C(1) << (mod % 64);
         } else {
             ptx_parse_unsupported(p, s->line, "unsupported modifier '.%.*s' of '%.*s'", SHOWN(p->token.bytes),

@@ -48,21 +48,24 @@ static int64_t signed_of(uint64_t a, unsigned log2)
     return (int64_t)(a << shift) >> shift;
 }
 
+static int64_t clamp_s32(int64_t value)
+{
+    return value > INT32_MAX ? INT32_MAX : value < INT32_MIN ? INT32_MIN : value;
+}
+
 static uint64_t lane_add_sat(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
 {
     (void)c, (void)imm;
-    int64_t sum = (int64_t)(int32_t)a + (int32_t)b;
-    return (uint64_t)(sum > INT32_MAX ? INT32_MAX : sum < INT32_MIN ? INT32_MIN : sum);
+    return (uint64_t)clamp_s32((int64_t)(int32_t)a + (int32_t)b);
 }
 
 static uint64_t lane_sub_sat(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
 {
     (void)c, (void)imm;
-    int64_t sum = (int64_t)(int32_t)a - (int32_t)b;
-    return (uint64_t)(sum > INT32_MAX ? INT32_MAX : sum < INT32_MIN ? INT32_MIN : sum);
+    return (uint64_t)clamp_s32((int64_t)(int32_t)a - (int32_t)b);
 }
 
-/* imm: 0x200 = the high 32 of 48 product bits. c is 0 for mul24. */
+/* imm: 0x200 = the high 32 of 48 product bits, 0x400 = saturated. c is 0 for mul24. */
 static uint64_t lane_mul24(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
 {
     int64_t x = (int64_t)(a & 0xffffff), y = (int64_t)(b & 0xffffff);
@@ -71,7 +74,16 @@ static uint64_t lane_mul24(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
         y = (int64_t)((uint64_t)y << 40) >> 40;
     }
     int64_t product = x * y;
-    return (uint64_t)(imm & 0x200 ? product >> 16 : product) + c;
+    product = imm & 0x200 ? product >> 16 : product;
+    if (imm & 0x400)
+        return (uint64_t)clamp_s32((int32_t)product + (int64_t)(int32_t)c);
+    return (uint64_t)product + c;
+}
+
+static uint64_t lane_mad_hi_sat(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
+    (void)imm;
+    return (uint64_t)clamp_s32((((int64_t)(int32_t)a * (int32_t)b) >> 32) + (int32_t)c);
 }
 
 static uint64_t lane_sad(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
@@ -190,6 +202,58 @@ static uint64_t lane_dp4a(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
         sum += (uint64_t)(x * y);
     }
     return sum;
+}
+
+/* imm: as for dp4a; bit 2 = the upper bytes of b. */
+static uint64_t lane_dp2a(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
+    uint64_t sum = c;
+    for (unsigned i = 0; i < 2; i++) {
+        unsigned at = (imm & 4 ? 16 : 0) + 8 * i;
+        int64_t x = imm & 1 ? (int16_t)(a >> 16 * i) : (uint16_t)(a >> 16 * i);
+        int64_t y = imm & 2 ? (int8_t)(b >> at) : (uint8_t)(b >> at);
+        sum += (uint64_t)(x * y);
+    }
+    return sum;
+}
+
+/* imm 1 = position and width modulo 32. */
+static uint64_t lane_bmsk(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
+    (void)c;
+    uint64_t position = imm & 1 ? a & 31 : a & 0xffffffff, width = imm & 1 ? b & 31 : b & 0xffffffff;
+    if (position > 31)
+        return 0;
+    uint64_t ones = width > 31 ? UINT32_MAX : (UINT64_C(1) << width) - 1;
+    return ones << position & UINT32_MAX;
+}
+
+/* imm 1 = width modulo 32. */
+static uint64_t lane_szext(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
+    (void)c;
+    uint64_t width = imm & 1 ? b & 31 : b & 0xffffffff;
+    if (width > 31)
+        return a;
+    uint64_t low = a & ((UINT64_C(1) << width) - 1);
+    bool fill = imm & PTX_LANE_SIGNED && width && low >> (width - 1) & 1;
+    return fill ? low | (UINT32_MAX << width & UINT32_MAX) : low;
+}
+
+/* The |c|-th set bit of a from position b on, upwards or downwards; a base beyond 31 finds nothing. */
+static uint64_t lane_fns(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
+{
+    (void)imm;
+    int64_t offset = (int32_t)c, base = (int64_t)(b & 0xffffffff);
+    if (base > 31)
+        return UINT32_MAX;
+    if (!offset)
+        return a >> base & 1 ? (uint64_t)base : UINT32_MAX;
+    int64_t left = offset > 0 ? offset : -offset;
+    for (int64_t at = base; at >= 0 && at<32; at += offset> 0 ? 1 : -1)
+        if (a >> at & 1 && !--left)
+            return (uint64_t)at;
+    return UINT32_MAX;
 }
 
 static void set_round(unsigned round)

@@ -11,7 +11,8 @@
 /* clang-format off */
 #define PTX_LANE_FUNCTIONS(X) \
     X(add_sat) X(sub_sat) X(mul24) X(sad) X(bfe_u) X(bfe_s) X(bfi) X(prmt) X(brev) X(bfind) X(shf) X(lop3) X(dp4a) \
-    X(arith_f32) X(arith_f64) X(cvt) X(div_approx) X(rcp_approx_f64) X(rsqrt_approx_f64) X(testp)
+    X(arith_f32) X(arith_f64) X(cvt) X(div_approx) X(rcp_approx_f64) X(rsqrt_approx_f64) X(testp) X(mad_hi_sat) \
+    X(dp2a) X(bmsk) X(szext) X(fns)
 /* clang-format on */
 
 enum ptx_lane_function {

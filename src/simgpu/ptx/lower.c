@@ -9,7 +9,7 @@
         name, ptx_lower_##lowering, min, max, __VA_ARGS__                                                              \
     }
 static const struct ptx_descriptor table[] = {
-    ROW("add", int_or_float, 3, 3, PTX_OP_ADD_16),
+    ROW("add", int_or_float, 3, 3, PTX_OP_ADD_16, .all_types = true),
     ROW("sub", int_or_float, 3, 3, PTX_OP_SUB_16),
     ROW("addc", carry, 3, 3, 0),
     ROW("subc", carry, 3, 3, 1),
@@ -21,8 +21,8 @@ static const struct ptx_descriptor table[] = {
     ROW("mad24", mul24, 4, 4, 1),
     ROW("div", div, 3, 3, PTX_OP_DIV_U_16, PTX_OP_DIV_S_16),
     ROW("rem", rem, 3, 3, PTX_OP_REM_U_16, PTX_OP_REM_S_16),
-    ROW("min", minmax, 3, 3, PTX_OP_MIN_U_16, PTX_OP_MIN_S_16),
-    ROW("max", minmax, 3, 3, PTX_OP_MAX_U_16, PTX_OP_MAX_S_16),
+    ROW("min", minmax, 3, 3, PTX_OP_MIN_U_16, PTX_OP_MIN_S_16, .all_types = true),
+    ROW("max", minmax, 3, 3, PTX_OP_MAX_U_16, PTX_OP_MAX_S_16, .all_types = true),
     ROW("neg", unary, 2, 2, PTX_OP_NEG_16),
     ROW("abs", unary, 2, 2, PTX_OP_ABS_16),
     ROW("and", logic, 3, 3, PTX_OP_AND_16, PTX_OP_PAND),
@@ -41,9 +41,13 @@ static const struct ptx_descriptor table[] = {
     ROW("prmt", prmt, 4, 4, 0),
     ROW("shf", shf, 4, 4, 0),
     ROW("sad", sad, 4, 4, 0),
-    ROW("lop3", lop3, 5, 5, 0),
+    ROW("lop3", lop3, 5, 6, 0, .pair = true),
     ROW("dp4a", dp4a, 4, 4, 0),
-    ROW("setp", setp, 3, 4, 0),
+    ROW("dp2a", dp4a, 4, 4, 1),
+    ROW("bmsk", bit_range, 3, 3, PTX_LANE_bmsk),
+    ROW("szext", bit_range, 3, 3, PTX_LANE_szext),
+    ROW("fns", fns, 4, 4, 0),
+    ROW("setp", setp, 3, 4, 0, .pair = true),
     ROW("set", set, 3, 4, 0),
     ROW("selp", selp, 4, 4, 0),
     ROW("slct", slct, 4, 4, 0),
@@ -79,10 +83,10 @@ static const struct ptx_descriptor table[] = {
     ROW("brkpt", trap, 0, 0, 0),
     ROW("bar", bar, 1, 4, 0),
     ROW("barrier", bar, 1, 4, 0),
-    ROW("shfl", shfl, 4, 5, 0),
+    ROW("shfl", shfl, 4, 5, 0, .pair = true),
     ROW("vote", vote, 3, 3, 0),
     ROW("activemask", activemask, 1, 1, 0),
-    ROW("match", match, 3, 3, 0),
+    ROW("match", match, 3, 3, 0, .pair = true),
     ROW("nanosleep", nanosleep, 1, 1, 0),
 };
 
@@ -163,6 +167,9 @@ void ptx_lower(struct ptx_parser *p)
     for (unsigned i = 0; i < s->type_count; i++)
         if (!d->all_types && (s->types[i] >= PTX_F16X2 || s->types[i] == PTX_B128))
             ptx_lower_unsupported(p, NULL);
+    for (unsigned i = 0; i < s->operand_count; i++)
+        if ((s->operands[i].second && (i || !d->pair)) || (s->operands[i].part && !d->parts))
+            ptx_lower_unsupported(p, "operands");
     d->lower(p, d);
     if (s->mods[0] | s->mods[1] | s->mods[2] | s->mods[3])
         ptx_lower_unsupported(p, NULL);

@@ -15,6 +15,8 @@ struct ptx_descriptor {
     uint8_t min_operands, max_operands;
     int16_t op; /* what `lower` needs to tell its instructions apart: usually the first operation of the family ... */
     int16_t op_signed; /* ... and its signed counterpart; 0 = the same */
+    bool pair;         /* the first operand may be d|p */
+    bool parts;        /* operands may be parts of registers, as a.h1 */
     bool all_types;    /* `lower` knows of .b128, .f16x2, .bf16, .bf16x2, .tf32; else they are refused before it */
 };
 
@@ -59,6 +61,9 @@ void ptx_lower_int_add(struct ptx_parser *p, const struct ptx_descriptor *d);
 void ptx_lower_int_mul(struct ptx_parser *p, enum ptx_type type);
 void ptx_lower_int_mad(struct ptx_parser *p, enum ptx_type type);
 void ptx_lower_int_div(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
+void ptx_lower_int_minmax(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
+/* A lane function over operands 1 .. count, all of one size. */
+void ptx_lower_lane(struct ptx_parser *p, int function, unsigned count, unsigned log2, unsigned result_log2, uint64_t imm);
 void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
 
 /* clang-format does not come to rest here. */
@@ -67,7 +72,8 @@ void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, e
     X(int_or_float) X(mul) X(mad) X(fma) X(div) X(rem) X(minmax) X(unary) X(logic) X(shift) X(bits) X(bfe) X(bfi) \
     X(prmt) X(shf) X(sad) X(lop3) X(dp4a) X(mul24) X(setp) X(set) X(selp) X(slct) X(float_unary) X(copysign) \
     X(testp) X(cvt) X(mov) X(ld) X(st) X(atom) X(cvta) X(isspacep) X(prefetch) X(fence) X(bra) X(brx) X(call) \
-    X(exit) X(trap) X(bar) X(shfl) X(vote) X(activemask) X(match) X(nanosleep) X(carry)
+    X(exit) X(trap) X(bar) X(shfl) X(vote) X(activemask) X(match) X(nanosleep) X(carry) \
+    X(bit_range) X(fns)
 /* clang-format on */
 #define X(name) void ptx_lower_##name(struct ptx_parser *p, const struct ptx_descriptor *d);
 PTX_LOWERINGS(X)

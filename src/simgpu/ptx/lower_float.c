@@ -145,9 +145,8 @@ void ptx_lower_minmax(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
     enum ptx_type type = ptx_one_type(p);
     bool is_min = d->op == PTX_OP_MIN_U_16;
-    if (ptx_type_int(type)) {
-        /* The statement's .min is the name, not a modifier, so this is the plain two-operand form. */
-        ptx_lower_int_div(p, d, type);
+    if (!ptx_type_float(type)) {
+        ptx_lower_int_minmax(p, d, type);
         return;
     }
     struct float_form f = float_form(p);

@@ -26,8 +26,8 @@ static void binary(struct ptx_parser *p, int op, unsigned log2, enum ptx_type ty
     in->o[2] = b;
 }
 
-/* A lane function over operands 1 .. count, all of one size. */
-static void lane(struct ptx_parser *p, int function, unsigned count, unsigned log2, unsigned result_log2, uint64_t imm)
+void ptx_lower_lane(struct ptx_parser *p, int function, unsigned count, unsigned log2, unsigned result_log2,
+                    uint64_t imm)
 {
     uint32_t from[3] = {0};
     for (unsigned i = 0; i < count; i++)
@@ -56,11 +56,15 @@ void ptx_lower_int_add(struct ptx_parser *p, const struct ptx_descriptor *d)
         ptx_lower_carry(p, &carry);
         return;
     }
+    if (d->op == PTX_OP_ADD_16 && ptx_one_type(p) >= PTX_U16X2 && ptx_one_type(p) <= PTX_S16X2) {
+        binary(p, PTX_OP_ADD_X2, 2, PTX_B32);
+        return;
+    }
     enum ptx_type type = int_type(p);
     if (ptx_take_mod(p, PTX_M_SAT)) {
         if (type != PTX_S32)
             ptx_lower_unsupported(p, NULL);
-        lane(p, d->op == PTX_OP_ADD_16 ? PTX_LANE_add_sat : PTX_LANE_sub_sat, 2, 2, 2, 0);
+        ptx_lower_lane(p, d->op == PTX_OP_ADD_16 ? PTX_LANE_add_sat : PTX_LANE_sub_sat, 2, 2, 2, 0);
         return;
     }
     binary(p, d->op + width_index(type), ptx_type_log2(type), type);
@@ -127,6 +131,12 @@ void ptx_lower_int_mad(struct ptx_parser *p, enum ptx_type type)
     int w = width_index(type);
     unsigned log2 = ptx_type_log2(type);
     bool is_signed = ptx_type_signed(type), wide = false, hi = false;
+    if (ptx_take_mod(p, PTX_M_SAT)) {
+        if (type != PTX_S32 || !ptx_take_mod(p, PTX_M_HI))
+            ptx_lower_unsupported(p, NULL);
+        ptx_lower_lane(p, PTX_LANE_mad_hi_sat, 3, 2, 2, 0);
+        return;
+    }
     if (ptx_take_mod(p, PTX_M_WIDE) && log2 < 3)
         wide = true;
     else if (ptx_take_mod(p, PTX_M_HI))
@@ -162,7 +172,10 @@ void ptx_lower_mul24(struct ptx_parser *p, const struct ptx_descriptor *d)
     bool hi = ptx_take_mod(p, PTX_M_HI);
     if (ptx_type_log2(type) != 2 || (!hi && !ptx_take_mod(p, PTX_M_LO)))
         ptx_lower_unsupported(p, NULL);
-    lane(p, PTX_LANE_mul24, d->op ? 3 : 2, 2, 2, lane_type(type) | (hi ? 0x200 : 0));
+    bool sat = ptx_take_mod(p, PTX_M_SAT);
+    if (sat && (!hi || !d->op || type != PTX_S32))
+        ptx_lower_unsupported(p, NULL);
+    ptx_lower_lane(p, PTX_LANE_mul24, d->op ? 3 : 2, 2, 2, lane_type(type) | (hi ? 0x200 : 0) | (sat ? 0x400 : 0));
 }
 
 void ptx_lower_int_div(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type)
@@ -251,7 +264,7 @@ void ptx_lower_bits(struct ptx_parser *p, const struct ptx_descriptor *d)
         ptx_lower_unsupported(p, NULL);
     if (d->op == PTX_OP_LANE) {
         uint64_t shift = is_bfind && ptx_take_mod(p, PTX_M_SHIFTAMT) ? 0x200 : 0;
-        lane(p, d->op_signed, 1, log2, is_bfind ? 2 : log2, lane_type(type) | shift);
+        ptx_lower_lane(p, d->op_signed, 1, log2, is_bfind ? 2 : log2, lane_type(type) | shift);
         return;
     }
     uint32_t a = ptx_source(p, ptx_operand_at(p, 1), log2, type);
@@ -319,7 +332,7 @@ void ptx_lower_prmt(struct ptx_parser *p, const struct ptx_descriptor *d)
             mode = (uint64_t)m - PTX_M_F4E + PTX_PRMT_F4E;
     if (ptx_one_type(p) != PTX_B32)
         ptx_lower_unsupported(p, NULL);
-    lane(p, PTX_LANE_prmt, 3, 2, 2, mode);
+    ptx_lower_lane(p, PTX_LANE_prmt, 3, 2, 2, mode);
 }
 
 void ptx_lower_shf(struct ptx_parser *p, const struct ptx_descriptor *d)
@@ -330,7 +343,7 @@ void ptx_lower_shf(struct ptx_parser *p, const struct ptx_descriptor *d)
     if ((!left && !right) || (!wrap && !clamp) || ptx_one_type(p) != PTX_B32)
         ptx_lower_unsupported(p, NULL);
     if (clamp) {
-        lane(p, PTX_LANE_shf, 3, 2, 2, right);
+        ptx_lower_lane(p, PTX_LANE_shf, 3, 2, 2, right);
         return;
     }
     uint32_t a = ptx_source(p, ptx_operand_at(p, 1), 2, PTX_B32);
@@ -348,7 +361,7 @@ void ptx_lower_sad(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
     (void)d;
     enum ptx_type type = int_type(p);
-    lane(p, PTX_LANE_sad, 3, ptx_type_log2(type), ptx_type_log2(type), lane_type(type));
+    ptx_lower_lane(p, PTX_LANE_sad, 3, ptx_type_log2(type), ptx_type_log2(type), lane_type(type));
 }
 
 static uint64_t immediate(struct ptx_parser *p, unsigned i, uint64_t max)
@@ -364,16 +377,80 @@ void ptx_lower_lop3(struct ptx_parser *p, const struct ptx_descriptor *d)
     (void)d;
     if (ptx_one_type(p) != PTX_B32)
         ptx_lower_unsupported(p, NULL);
-    lane(p, PTX_LANE_lop3, 3, 2, 2, immediate(p, 4, 255));
+    bool either = ptx_take_mod(p, PTX_M_OR), both = ptx_take_mod(p, PTX_M_AND);
+    if (either && both)
+        ptx_lower_unsupported(p, NULL);
+    if ((either || both) != (p->stmt.operand_count == 6))
+        ptx_lower_fail(p, "wrong number of operands");
+    uint64_t table = immediate(p, 4, 255);
+    struct ptx_operand result = *ptx_operand_at(p, 0);
+    uint32_t q = either || both ? ptx_predicate(p, ptx_operand_at(p, 5)) : 0;
+    if (!either && !both && result.second)
+        ptx_lower_unsupported(p, NULL);
+    ptx_lower_lane(p, PTX_LANE_lop3, 3, 2, 2, table);
+    if (!result.second)
+        return;
+    uint32_t zero = ptx_constant(p, 2, 0), word = p->module->code[p->module->code_count - 1].o[0];
+    struct ptx_insn *in = ptx_emit(p, PTX_OP_SETP_NE_U32);
+    in->o[0] = result.second;
+    in->o[1] = word;
+    in->o[2] = zero;
+    in->o[3] = q;
+    in->aux = either ? PTX_BOOL_OR : PTX_BOOL_AND;
 }
 
+/* dp4a, and dp2a (op 1). */
 void ptx_lower_dp4a(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
-    (void)d;
+    bool hi = d->op && ptx_take_mod(p, PTX_M_HI);
+    if (d->op && !hi && !ptx_take_mod(p, PTX_M_LO))
+        ptx_lower_unsupported(p, NULL);
     const struct ptx_stmt *s = &p->stmt;
     if (s->type_count != 2 || ptx_type_log2(s->types[0]) != 2 || ptx_type_log2(s->types[1]) != 2 ||
         !ptx_type_int(s->types[0]) || !ptx_type_int(s->types[1]))
         ptx_lower_unsupported(p, NULL);
-    lane(p, PTX_LANE_dp4a, 3, 2, 2,
-         (uint64_t)ptx_type_signed(s->types[0]) | (uint64_t)ptx_type_signed(s->types[1]) << 1);
+    ptx_lower_lane(p, d->op ? PTX_LANE_dp2a : PTX_LANE_dp4a, 3, 2, 2,
+                   (uint64_t)ptx_type_signed(s->types[0]) | (uint64_t)ptx_type_signed(s->types[1]) << 1 |
+                       (uint64_t)hi << 2);
+}
+
+/* min, max of integers: .relu for signed 32 bits, and two halves at once. */
+void ptx_lower_int_minmax(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type)
+{
+    bool is_min = d->op == PTX_OP_MIN_U_16, relu = ptx_take_mod(p, PTX_M_RELU);
+    bool pair = type == PTX_U16X2 || type == PTX_S16X2;
+    if ((relu && type != PTX_S32 && type != PTX_S16X2) || (!pair && !ptx_type_int(type)))
+        ptx_lower_unsupported(p, NULL);
+    int max = pair ? PTX_OP_MAX_S_X2 : PTX_OP_MAX_S_32;
+    if (!pair)
+        ptx_lower_int_div(p, d, type);
+    else if (type == PTX_U16X2)
+        binary(p, is_min ? PTX_OP_MIN_U_X2 : PTX_OP_MAX_U_X2, 2, PTX_B32);
+    else
+        binary(p, is_min ? PTX_OP_MIN_S_X2 : PTX_OP_MAX_S_X2, 2, PTX_B32);
+    if (!relu)
+        return;
+    uint32_t zero = ptx_constant(p, 2, 0), result = p->module->code[p->module->code_count - 1].o[0];
+    struct ptx_insn *in = ptx_emit(p, max);
+    in->o[0] = result;
+    in->o[1] = result;
+    in->o[2] = zero;
+}
+
+/* bmsk, szext: .clamp or .wrap. */
+void ptx_lower_bit_range(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
+    bool wrap = ptx_take_mod(p, PTX_M_WRAP), clamp = ptx_take_mod(p, PTX_M_CLAMP), is_mask = d->op == PTX_LANE_bmsk;
+    enum ptx_type type = ptx_one_type(p);
+    if (wrap == clamp || (is_mask ? type != PTX_B32 : type != PTX_U32 && type != PTX_S32))
+        ptx_lower_unsupported(p, NULL);
+    ptx_lower_lane(p, d->op, 2, 2, 2, wrap | (ptx_type_signed(type) ? PTX_LANE_SIGNED : 0));
+}
+
+void ptx_lower_fns(struct ptx_parser *p, const struct ptx_descriptor *d)
+{
+    (void)d;
+    if (ptx_one_type(p) != PTX_B32)
+        ptx_lower_unsupported(p, NULL);
+    ptx_lower_lane(p, PTX_LANE_fns, 3, 2, 2, 0);
 }

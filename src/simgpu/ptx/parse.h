@@ -35,6 +35,14 @@ enum ptx_type {
     PTX_BF16,
     PTX_BF16X2,
     PTX_TF32,
+    PTX_U16X2,
+    PTX_S16X2,
+    PTX_E4M3X2,
+    PTX_E5M2X2,
+    PTX_U4,
+    PTX_S4,
+    PTX_U2,
+    PTX_S2,
     PTX_TYPE_COUNT
 };
 
@@ -54,7 +62,7 @@ static inline bool ptx_type_bits(enum ptx_type t)
 }
 static inline bool ptx_type_float(enum ptx_type t)
 {
-    return t >= PTX_F16;
+    return t >= PTX_F16 && t <= PTX_TF32;
 }
 /* Integer types that arithmetic takes: 16, 32, 64 bits, signed or not. */
 static inline bool ptx_type_int(enum ptx_type t)
@@ -112,7 +120,7 @@ enum ptx_operand_kind {
 
 struct ptx_operand {
     enum ptx_operand_kind kind;
-    bool negated;       /* !p */
+    bool negated;       /* !p, or -a (video instructions) */
     uint8_t log2;       /* REG, and the base of ADDRESS: size, 0 = predicate */
     uint8_t count;      /* VECTOR */
     uint8_t bits_bytes; /* FLOAT */
@@ -126,6 +134,8 @@ struct ptx_operand {
     struct ptx_operand *elements; /* VECTOR: 2 or 4 */
     const char *name;             /* for messages, and labels not seen yet */
     size_t name_bytes;
+    const char *part; /* of a register, without the dot: a.h1 of a video instruction; NULL = none */
+    size_t part_bytes;
 };
 
 #define PTX_MAX_OPERANDS 8

@@ -1,0 +1,157 @@
+/*
+ * The conformance suite's frame: a row names a family of instructions, how its operands look and an independent reference;
+ * every member of the family runs over special values in combination and over random ones, on the baseline and on the best
+ * interpreter. The list of supported instructions in docs/ptx.md is made from the same rows.
+ *
+ * Text of a row: an instruction where <a|b> stands for each of the alternatives (empty ones too), $D $E ... $K for results
+ * and $a $b ... $x for inputs. What stands before "# " only prepares (a carry flag, say). Kinds: a letter for each result, ':', a letter for each input.
+ */
+#ifndef TEST_PTX_CONFORM_H
+#define TEST_PTX_CONFORM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CONFORM_RESULTS 8
+#define CONFORM_INPUTS 24
+#define CONFORM_LANES 32
+#define CONFORM_TEXT 320
+#define CONFORM_CASES 4096u                 /* at most, of a form */
+#define CONFORM_STRIDE (CONFORM_CASES * 8u) /* from one input to the next in device memory; results follow the inputs */
+
+/*
+ * Kinds of values: what register holds them and what values are tried.
+ *   p predicate (0 or 1)     w i l 16, 32, 64 bits of integer     s shift amounts and positions, 32 bits
+ *   h f16   x f16x2   b bf16   y bf16x2   f f32   d f64           q 32 bits of small packed integers
+ *   t two 8-bit floats, 16 bits                                   m address of 8 bytes of the thread's own
+ * A result of kind m is what those 8 bytes hold at the end.
+ */
+
+enum form_type {
+    T_NONE,
+    T_PRED,
+    T_B8,
+    T_B16,
+    T_B32,
+    T_B64,
+    T_U8,
+    T_U16,
+    T_U32,
+    T_U64,
+    T_S8,
+    T_S16,
+    T_S32,
+    T_S64,
+    T_F16,
+    T_F32,
+    T_F64,
+    T_BF16,
+    T_F16X2,
+    T_BF16X2,
+    T_TF32,
+    T_E4M3X2,
+    T_E5M2X2,
+    T_U16X2,
+    T_S16X2,
+    T_U4,
+    T_S4,
+    T_U2,
+    T_S2,
+    T_COUNT
+};
+
+/* Modifiers that references ask for. Others are just text. */
+#define FORM_MODIFIERS(X)                                                                                              \
+    X(rn)                                                                                                              \
+    X(rz) X(rm) X(rp) X(rna) X(rni) X(rzi) X(rmi) X(rpi) X(ftz) X(sat) X(satfinite) X(relu) X(NaN) X(xorsign) X(abs)   \
+        X(approx) X(full) X(hi) X(lo) X(wide) X(cc) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(ls) X(hs) X(equ) X(neu)      \
+            X(ltu) X(leu) X(gtu) X(geu) X(num) X(nan) X(and) X(or) X(xor) X(shiftamt) X(clamp) X(wrap) X(l) X(r)       \
+                X(add) X(min) X(max) X(po) X(shr7) X(shr15) X(f4e) X(b4e) X(rc8) X(ecl) X(ecr) X(rc16) X(finite)       \
+                    X(infinite) X(number) X(notanumber) X(normal) X(subnormal) X(pack) X(inc) X(dec) X(exch) X(cas)    \
+                        X(popc)
+enum form_modifier {
+#define X(name) M_##name,
+    FORM_MODIFIERS(X)
+#undef X
+};
+
+struct conform_row;
+
+/* One member of a family. */
+struct form {
+    const struct conform_row *row;
+    char text[CONFORM_TEXT]; /* with the alternatives chosen */
+    char name[24];           /* the instruction's: up to the first dot */
+    char shown[96];          /* up to the operands: add.rn.f32 */
+    uint64_t modifiers[2];
+    enum form_type types[4];
+    unsigned type_count;
+};
+
+static inline bool form_has(const struct form *f, enum form_modifier m)
+{
+    return f->modifiers[m / 64] >> (m % 64) & 1;
+}
+
+/* Fills in what the results must be, from inputs that hold in the low bits, zero above. */
+typedef void conform_reference(const struct form *f, const uint64_t *in, uint64_t *out);
+/* The same for instructions that 32 lanes carry out together. */
+typedef void conform_warp_reference(const struct form *f, const uint64_t in[CONFORM_INPUTS][CONFORM_LANES],
+                                    uint64_t out[CONFORM_RESULTS][CONFORM_LANES]);
+
+/* Approximations: the reference gives the bits of the exact value as a double, in out[0] (of the low half, and in out[1] of
+ * the high half, for x and y), and the result may be off by so much: in units of the last place of the result's type, as a
+ * part of the value, or in all; more than one nonzero: any of them suffices. */
+struct conform_bound {
+    double ulps, relative, absolute;
+};
+
+struct conform_row {
+    const char *text;
+    const char *kinds;
+    conform_reference *reference;
+    conform_warp_reference *warp_reference;
+    struct conform_bound bound; /* all zero: every bit counts */
+    bool any_nan;               /* which NaN it is does not matter */
+    unsigned cases;             /* 0 = what the number of inputs suggests */
+    const char *tested_in; /* no reference here: the test file that shows what it does. Still parsed, still listed. */
+};
+
+struct conform_table {
+    const char *title;
+    const struct conform_row *rows;
+    size_t count;
+};
+/* Every table of rows, for the list in the documents too; ends with a NULL title. */
+extern const struct conform_table conform_tables[];
+
+#define CONFORM_TABLE(name)                                                                                            \
+    extern const struct conform_row name[];                                                                            \
+    extern const size_t name##_count
+CONFORM_TABLE(rows_int);
+CONFORM_TABLE(rows_bits);
+CONFORM_TABLE(rows_float);
+CONFORM_TABLE(rows_half);
+CONFORM_TABLE(rows_compare);
+CONFORM_TABLE(rows_cvt);
+CONFORM_TABLE(rows_video);
+CONFORM_TABLE(rows_mem);
+#undef CONFORM_TABLE
+
+/* The members of a row's family, in order; the caller frees the array. */
+struct form *conform_expand(const struct conform_row *row, size_t *count_out);
+/* A row's text as the documents show it: alternatives in the ISA's notation, no operands. */
+void conform_pattern(const struct conform_row *row, char *out, size_t bytes);
+/* One kernel per form around the instructions, with operands put in; aliased: results share registers with inputs. */
+char *conform_kernels(const struct form *forms, size_t count, bool aliased);
+
+struct conform_figures {
+    size_t forms, cases, failures;
+    double worst_ulps;
+};
+/* Runs all of a table's forms whose name begins with what `only` says (NULL = all); prints failures (a few of each) and a
+ * table of figures by instruction. */
+struct conform_figures conform_run(const struct conform_table *table, const char *only);
+
+#endif

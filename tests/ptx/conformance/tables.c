@@ -1,0 +1,3 @@
+#include "ptx/conformance/conform.h"
+
+const struct conform_table conform_tables[] = {{0}};

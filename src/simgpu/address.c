@@ -2,7 +2,7 @@
  * Addresses: what the job sees (PROT_NONE reservations), what lies at each 2 MiB page (sg.regions), and the devices' page
  * tables with their slow path.
  */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -116,7 +116,8 @@ void sg_pagetable_set(int device, uint64_t va, const struct sg_chunk *chunk, siz
     for (size_t i = 0; i < pages; i++) {
         uint64_t value = 0;
         if (rights)
-            value = sg_chunk_entry(chunk, i) | rights | ((uint64_t)tier << SG_PTE_TIER_SHIFT);
+            value = sg_chunk_entry(chunk, i) | rights | ((uint64_t)tier << SG_PTE_TIER_SHIFT) |
+                    (sg_check.accesses ? SG_PTE_SLOW : 0);
         atomic_store_explicit(&entry[i], value, memory_order_release);
     }
 }
@@ -128,7 +129,8 @@ static void *first_touch(const struct sg_pagetable *pt, uint64_t va, uint64_t en
         return NULL;
     uint64_t host = entry & SG_PTE_HOST_MASK;
     sg_pool_fill(host);
-    atomic_compare_exchange_strong(&pt->pte[va >> SG_PAGE_SHIFT], &entry, entry & ~SG_PTE_SLOW);
+    if (!sg_check.accesses)
+        atomic_compare_exchange_strong(&pt->pte[va >> SG_PAGE_SHIFT], &entry, entry & ~SG_PTE_SLOW);
     *tier_out = (enum sg_tier)((entry & SG_PTE_TIER_MASK) >> SG_PTE_TIER_SHIFT);
     return (void *)(uintptr_t)(host + (va & (SG_PAGE_BYTES - 1)));
 }
@@ -172,15 +174,58 @@ CUresult sg_address_init(void)
 
 /* ---- what a bad address has to do with anything ---- */
 
-static struct {
-    uint64_t va, bytes;
-} freed[256];
-static unsigned freed_next;
+#define GONE_MOST 4096
+struct gone { /* the latest ranges that went, in a ring */
+    struct {
+        uint64_t va, bytes;
+    } at[GONE_MOST];
+    unsigned next;
+};
+static struct gone freed, unmapped;
+
+static void note(struct gone *g, uint64_t va, uint64_t bytes)
+{
+    g->at[g->next % GONE_MOST].va = va;
+    g->at[g->next++ % GONE_MOST].bytes = bytes;
+    if (sg_check.race)
+        sg_race_forget(va, bytes);
+}
+
+/* Index of the latest of them around va; GONE_MOST = none. */
+static unsigned gone_at(const struct gone *g, uint64_t va)
+{
+    for (unsigned i = 0; i < GONE_MOST; i++) {
+        unsigned k = (g->next + GONE_MOST - 1 - i) % GONE_MOST;
+        if (g->at[k].bytes && va - g->at[k].va < g->at[k].bytes)
+            return k;
+    }
+    return GONE_MOST;
+}
 
 void sg_note_freed(uint64_t va, uint64_t bytes)
 {
-    freed[freed_next % 256].va = va;
-    freed[freed_next++ % 256].bytes = bytes;
+    note(&freed, va, bytes);
+}
+
+void sg_note_unmapped(uint64_t va, uint64_t bytes)
+{
+    note(&unmapped, va, bytes);
+}
+
+enum sg_finding_kind sg_finding_at(int device, uint64_t va)
+{
+    if (va >> SG_VA_BITS)
+        return SG_FINDING_NO_MEMORY;
+    struct sg_mapping *m = sg_mapping_at(va);
+    struct sg_alloc *a = sg_alloc_at(va);
+    if (m || a)
+        return (m && !m->access[device]) || (a && a->context->device != device) ? SG_FINDING_NO_GRANT
+                                                                                : SG_FINDING_NO_MEMORY;
+    if (sg_reservation_at(va))
+        return gone_at(&unmapped, va) < GONE_MOST ? SG_FINDING_AFTER_UNMAP : SG_FINDING_BEFORE_MAP;
+    if (gone_at(&freed, va) < GONE_MOST)
+        return SG_FINDING_AFTER_FREE;
+    return sg_check.redzone && sg_region_at(va) ? SG_FINDING_RED_ZONE : SG_FINDING_NO_MEMORY;
 }
 
 static bool describe_known(uint64_t va, char *text, size_t text_bytes)
@@ -205,14 +250,11 @@ static bool describe_known(uint64_t va, char *text, size_t text_bytes)
                  va - r->va, r->va, r->bytes);
         return true;
     }
-    for (unsigned i = 0; i < 256; i++) {
-        if (freed[i].bytes && va - freed[i].va < freed[i].bytes) {
-            snprintf(text, text_bytes, "%" PRIu64 " bytes into freed memory that was 0x%" PRIx64 ", %" PRIu64 " bytes",
-                     va - freed[i].va, freed[i].va, freed[i].bytes);
-            return true;
-        }
-    }
-    return false;
+    unsigned i = gone_at(&freed, va);
+    if (i < GONE_MOST)
+        snprintf(text, text_bytes, "%" PRIu64 " bytes into freed memory that was 0x%" PRIx64 ", %" PRIu64 " bytes",
+                 va - freed.at[i].va, freed.at[i].va, freed.at[i].bytes);
+    return i < GONE_MOST;
 }
 
 static void nearer(uint64_t va, uint64_t start, uint64_t bytes, const char *what, uint64_t *best, char *text,

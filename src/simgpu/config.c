@@ -1,5 +1,5 @@
 /* The settings: all of simgpu's environment variables are read here, once, by cuInit. */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -85,7 +85,7 @@ static CUresult parse_machine_field(struct sg_config *c, const char *at, size_t 
 {
     const char *eq = memchr(at, '=', bytes);
     if (!eq)
-        return bad("SIMGPU", at, bytes, "expected vram=SIZE, gpus=1..8, host=SIZE or seed=N");
+        return bad("SIMGPU", at, bytes, "expected vram=SIZE, gpus=1..8, host=SIZE, seed=N or replay=N");
     size_t key = (size_t)(eq - at), value = bytes - key - 1;
     uint64_t n;
     if (key == 4 && !memcmp(at, "vram", 4)) {
@@ -100,12 +100,17 @@ static CUresult parse_machine_field(struct sg_config *c, const char *at, size_t 
         if (!parse_size(eq + 1, value, &n))
             return bad("SIMGPU", at, bytes, "host takes a size, such as 512M or 2G");
         c->host_bytes = n;
+    } else if (key == 6 && !memcmp(at, "replay", 6)) {
+        if (!parse_number(eq + 1, value, &n))
+            return bad("SIMGPU", at, bytes, "replay takes a number");
+        c->seed = n;
+        c->replay = true;
     } else if (key == 4 && !memcmp(at, "seed", 4)) {
         if (!parse_number(eq + 1, value, &n))
             return bad("SIMGPU", at, bytes, "seed takes a number");
         c->seed = n;
     } else {
-        return bad("SIMGPU", at, bytes, "expected vram=SIZE, gpus=1..8, host=SIZE or seed=N");
+        return bad("SIMGPU", at, bytes, "expected vram=SIZE, gpus=1..8, host=SIZE, seed=N or replay=N");
     }
     return CUDA_SUCCESS;
 }
@@ -263,6 +268,8 @@ CUresult sg_config_read(struct sg_config *c)
     c->log_level = SG_LOG_WARN;
     c->host_bytes = mem_available_bytes();
     CUresult r = parse_switches(c);
+    if (!r)
+        r = sg_check_read();
     if (!r)
         r = parse_machine(c, getenv("SIMGPU"));
     if (!r)

@@ -6,7 +6,7 @@
  * small synchronous ones may return before the device has the bytes (by seed); pinned sources of asynchronous copies are
  * read when the copy runs.
  */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -112,6 +112,8 @@ static CUresult submit(struct sg_stream *s, const struct operand *dst, const str
             free(op);
             return r;
         }
+        if (sg_check.race)
+            sg_race_host_read(&op->copy, "the host, staging the source of a copy,");
     }
     return wait ? sg_submit_and_wait(s, op) : sg_submit_async(s, op);
 }

@@ -69,7 +69,7 @@ CUresult cuDriverGetVersion(int *version)
 {
     if (!version)
         return CUDA_ERROR_INVALID_VALUE;
-    *version = SG_DRIVER_VERSION;
+    *version = sg_driver_version;
     return CUDA_SUCCESS;
 }
 

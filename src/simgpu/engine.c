@@ -5,7 +5,7 @@
  * hold; every completion and submission pumps. Ready heads of different streams start in an order that the seed decides.
  * A thread that waits lends a hand with kernels, so that a short one is done without any thread switch.
  */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,8 +22,10 @@ struct sg_mark *sg_mark_ref(struct sg_mark *mark)
 
 void sg_mark_unref(struct sg_mark *mark)
 {
-    if (mark && !--mark->refs)
+    if (mark && !--mark->refs) {
+        free(mark->clock);
         free(mark);
+    }
 }
 
 struct sg_op *sg_op_new(enum sg_op_kind kind)
@@ -36,6 +38,8 @@ struct sg_op *sg_op_new(enum sg_op_kind kind)
 
 static void op_free(struct sg_op *op)
 {
+    if (op->race)
+        sg_race_drop(op);
     switch (op->kind) {
     case SG_OP_COPY: free(op->copy.staging); break;
     case SG_OP_RECORD:
@@ -56,6 +60,8 @@ static void stream_reap(struct sg_stream *s)
         return;
     if (s->context)
         DL_DELETE(s->context->streams, s);
+    if (s->race)
+        sg_race_stream_gone(s);
     free(s);
 }
 
@@ -74,6 +80,10 @@ void sg_stream_retire(struct sg_stream *s)
 void sg_complete(struct sg_op *op)
 {
     struct sg_stream *s = op->stream;
+    if (sg_check.race)
+        sg_race_end(op, !s->context->sticky);
+    if (sg.config.replay)
+        sg_replay_event(SG_REPLAY_END, op, 0);
     s->head = op->next;
     if (!s->head) {
         s->tail = NULL;
@@ -161,6 +171,14 @@ static void drop(struct sg_op *op)
     sg_complete(op);
 }
 
+/* As far as the operation itself decides that. */
+static bool may_start(const struct sg_op *op)
+{
+    return op->kind == SG_OP_WAIT     ? op->mark->done
+           : op->kind == SG_OP_KERNEL ? sg.devices[op->stream->context->device].share <= 0.999
+                                      : true;
+}
+
 /* Starts the stream's head if it may start. True if something changed. */
 static bool try_head(struct sg_stream *s)
 {
@@ -173,6 +191,10 @@ static bool try_head(struct sg_stream *s)
     }
     if (!legacy_rule_allows(op))
         return false;
+    if (sg_check.race && may_start(op))
+        sg_race_start(op);
+    if (sg.config.replay && may_start(op))
+        sg_replay_event(SG_REPLAY_START, op, 0);
     switch (op->kind) {
     case SG_OP_RECORD:
         op->mark->done = true;
@@ -180,12 +202,12 @@ static bool try_head(struct sg_stream *s)
         sg_complete(op);
         return true;
     case SG_OP_WAIT:
-        if (!op->mark->done)
+        if (!may_start(op))
             return false;
         sg_complete(op);
         return true;
     case SG_OP_KERNEL:
-        if (sg.devices[s->context->device].share > 0.999)
+        if (!may_start(op))
             return false;
         start_kernel(op);
         return true;
@@ -230,6 +252,8 @@ uint64_t sg_submit(struct sg_stream *s, struct sg_op *op)
     op->seq = ++sg.next_seq;
     op->ticket = ++s->submitted;
     uint64_t ticket = op->ticket;
+    if (sg_check.race)
+        sg_race_submit(op);
     if (s->tail)
         s->tail->next = op;
     else
@@ -283,7 +307,10 @@ static bool run_own_copy(const struct wait *w)
 static void wait_for(const struct wait *w)
 {
     unsigned idle = 0;
+    sg.blocked_threads++;
     while (!is_over(w)) {
+        if (sg.config.replay && (sg_random() >> 9 & 1) && sg_replay_step())
+            continue;
         if (run_own_copy(w) || sg_work_once()) {
             idle = 0;
             continue;
@@ -300,30 +327,40 @@ static void wait_for(const struct wait *w)
         pthread_cond_wait(&sg.done_cv, &sg.lock);
         sg.waiting--;
     }
+    sg.blocked_threads--;
 }
 
 void sg_wait_ticket(struct sg_stream *stream, uint64_t ticket)
 {
     stream->waiters++;
     wait_for(&(struct wait){.stream = stream, .ticket = ticket});
+    if (sg_check.race)
+        sg_race_join_stream(stream);
     stream->waiters--;
     stream_reap(stream);
 }
 
 void sg_wait_context(struct sg_context *context)
 {
+    uint64_t id = context->object.id;
     wait_for(&(struct wait){.context = context, .seq = sg.next_seq});
+    if (sg_check.race && sg_object_find(id, SG_CONTEXT)) /* another thread may have destroyed it meanwhile */
+        sg_race_join_context(context);
 }
 
 void sg_wait_device(int device)
 {
     wait_for(&(struct wait){.device = device, .seq = sg.next_seq});
+    if (sg_check.race)
+        sg_race_join_device(device);
 }
 
 void sg_wait_mark(struct sg_mark *mark)
 {
     sg_mark_ref(mark);
     wait_for(&(struct wait){.mark = mark});
+    if (sg_check.race)
+        sg_race_join_mark(mark);
     sg_mark_unref(mark);
 }
 
@@ -345,7 +382,11 @@ CUresult sg_submit_async(struct sg_stream *stream, struct sg_op *op)
 {
     uint64_t context = stream->context->object.id;
     uint64_t ticket = sg_submit(stream, op);
-    return sg.config.sync ? wait_and_tell(stream, context, ticket) : CUDA_SUCCESS;
+    if (sg.config.sync)
+        return wait_and_tell(stream, context, ticket);
+    if (sg.config.replay)
+        sg_replay_some();
+    return CUDA_SUCCESS;
 }
 
 /* ---- errors ---- */

@@ -1,5 +1,5 @@
 /* Events. Each recording is a mark of its own, so that a wait keeps the recording it saw when the event is recorded anew. */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <stdlib.h>
 
@@ -107,6 +107,8 @@ static CUresult wait_event(CUstream stream, CUevent handle, unsigned flags, bool
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
     if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    if (sg_check.race && e->mark && e->mark->done)
+        sg_race_wait_over(s, e->mark);
     if (!e->mark || e->mark->done)
         return sg_leave(CUDA_SUCCESS); /* never recorded, or over: nothing to wait for */
     struct sg_op *op = sg_op_new(SG_OP_WAIT);
@@ -142,10 +144,13 @@ static CUresult enter_event(const char *function, CUevent handle, struct sg_even
 
 CUresult cuEventQuery(CUevent event)
 {
+    sg_replay_poll();
     struct sg_event *e;
     CUresult r = enter_event("cuEventQuery", event, &e);
     if (r)
         return r;
+    if (sg_check.race && e->mark && e->mark->done)
+        sg_race_join_mark(e->mark);
     return sg_leave(!e->mark || e->mark->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
@@ -156,7 +161,7 @@ CUresult cuEventSynchronize(CUevent event)
     if (r)
         return r;
     uint64_t context = e->context->object.id;
-    if (e->mark && !e->mark->done)
+    if (e->mark) /* where races are looked for, one that is over is waited for, too: the host has learned of it */
         sg_wait_mark(e->mark);
     struct sg_context *c = sg_object_find(context, SG_CONTEXT);
     return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -175,6 +180,10 @@ static CUresult elapsed(float *milliseconds, CUevent start, CUevent end)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     if (!a->mark->done || !b->mark->done)
         return sg_leave(CUDA_ERROR_NOT_READY);
+    if (sg_check.race) {
+        sg_race_join_mark(a->mark);
+        sg_race_join_mark(b->mark);
+    }
     *milliseconds = (float)((double)(int64_t)(b->mark->time_ns - a->mark->time_ns) * 1e-6);
     return sg_leave(CUDA_SUCCESS);
 }

@@ -2,7 +2,7 @@
  * Pinned host memory. Under unified addressing it is visible to every device at its own address; pages that a range covers
  * only in part go through the page table's slow path, so that accesses beyond the range are noticed.
  */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,7 +18,8 @@ static void set_pages(const struct sg_host *h, bool present)
     for (uint64_t page = h->va & ~(SG_PAGE_BYTES - 1); page < end; page += SG_PAGE_BYTES) {
         uint64_t entry = 0;
         if (present && page >= h->va && page + SG_PAGE_BYTES <= end)
-            entry = page | SG_PTE_READ | (writable ? SG_PTE_WRITE : 0) | ((uint64_t)SG_TIER_HOST << SG_PTE_TIER_SHIFT);
+            entry = page | SG_PTE_READ | (writable ? SG_PTE_WRITE : 0) | ((uint64_t)SG_TIER_HOST << SG_PTE_TIER_SHIFT) |
+                    (sg_check.accesses ? SG_PTE_SLOW : 0);
         else if (sg_ranges_overlap(&sg.hosts, page, SG_PAGE_BYTES))
             entry = SG_PTE_SLOW;
         for (int d = 0; d < sg.device_count; d++)

@@ -1,5 +1,5 @@
 /* cuMemAlloc and its kin. Small allocations of a context share 2 MiB blocks in slots of 512 bytes. */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,6 +21,24 @@ static void hide(uint64_t va, size_t pages)
         sg_pagetable_set(d, va, NULL, pages, 0);
 }
 
+/* Addresses for memory of the job; with red zones, nothing lies directly before or behind them. */
+static uint64_t take_addresses(uint64_t bytes)
+{
+    uint64_t zone = sg_redzone_page_bytes(), va = sg_va_reserve(bytes + 2 * zone, SG_PAGE_BYTES, 0);
+    return va ? va + zone : 0;
+}
+
+static void give_addresses(uint64_t va, uint64_t bytes)
+{
+    uint64_t zone = sg_redzone_page_bytes();
+    sg_va_release(va - zone, bytes + 2 * zone);
+}
+
+static unsigned slots_of(const struct sg_alloc *a)
+{
+    return (unsigned)((a->region.bytes + sg_redzone_slot_bytes() + SG_SMALL_SLOT_BYTES - 1) / SG_SMALL_SLOT_BYTES);
+}
+
 static CUresult block_create(struct sg_context *context, struct sg_block **block_out)
 {
     struct sg_block *b = calloc(1, sizeof *b);
@@ -31,7 +49,7 @@ static CUresult block_create(struct sg_context *context, struct sg_block **block
         free(b);
         return r;
     }
-    b->region = (struct sg_region){SG_REGION_BLOCK, sg_va_reserve(SG_PAGE_BYTES, SG_PAGE_BYTES, 0), SG_PAGE_BYTES};
+    b->region = (struct sg_region){SG_REGION_BLOCK, take_addresses(SG_PAGE_BYTES), SG_PAGE_BYTES};
     if (!b->region.va) {
         sg_chunk_destroy(b->chunk);
         free(b);
@@ -40,6 +58,7 @@ static CUresult block_create(struct sg_context *context, struct sg_block **block
     b->context = context;
     b->free_slots = SG_BLOCK_SLOTS;
     sg_regions_set(&b->region, b->region.va, SG_PAGE_BYTES);
+    sg_redzone_page(b->region.va, false);
     show(context, b->region.va, b->chunk);
     DL_PREPEND(context->blocks, b);
     *block_out = b;
@@ -50,7 +69,8 @@ static void block_destroy(struct sg_block *b)
 {
     hide(b->region.va, 1);
     sg_regions_set(NULL, b->region.va, SG_PAGE_BYTES);
-    sg_va_release(b->region.va, SG_PAGE_BYTES);
+    sg_redzone_page(b->region.va, true);
+    give_addresses(b->region.va, SG_PAGE_BYTES);
     sg_chunk_destroy(b->chunk);
     DL_DELETE(b->context->blocks, b);
     free(b);
@@ -74,7 +94,7 @@ static unsigned find_slots(struct sg_block *b, unsigned need)
 
 static CUresult place_small(struct sg_context *context, struct sg_alloc *a)
 {
-    unsigned need = (unsigned)((a->region.bytes + SG_SMALL_SLOT_BYTES - 1) / SG_SMALL_SLOT_BYTES), at = SG_BLOCK_SLOTS;
+    unsigned need = slots_of(a), at = SG_BLOCK_SLOTS;
     struct sg_block *b;
     unsigned tried = 0;
     DL_FOREACH(context->blocks, b)
@@ -109,7 +129,7 @@ static CUresult place_large(struct sg_context *context, struct sg_alloc *a)
     if (r)
         return r;
     a->reserved_bytes = (uint64_t)pages << SG_PAGE_SHIFT;
-    a->region.va = sg_va_reserve(a->reserved_bytes, SG_PAGE_BYTES, 0);
+    a->region.va = take_addresses(a->reserved_bytes);
     if (!a->region.va) {
         sg_chunk_destroy(a->chunk);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -135,19 +155,35 @@ CUresult sg_alloc_create(struct sg_context *context, uint64_t bytes, bool is_mod
         return r;
     }
     a->buffer_id = sg.next_buffer_id++;
+    sg_redzone_set(a, true);
     DL_APPEND(context->allocs, a);
     *alloc_out = a;
     return CUDA_SUCCESS;
 }
 
+/* What small allocations held is no more, though the block around them stays mapped. (A frame that nobody touched yet is
+ * filled with poison when that happens.) */
+static void poison_slots(const struct sg_alloc *a)
+{
+    const struct sg_chunk *chunk = a->block->chunk;
+    uint64_t bad, bytes = (a->region.bytes + SG_SMALL_SLOT_BYTES - 1) & ~(SG_SMALL_SLOT_BYTES - 1);
+    if (!atomic_load_explicit(&chunk->pool->filled[chunk->frame[0]], memory_order_acquire))
+        return;
+    struct sg_fill poison = {a->region.va, bytes, bytes, 1, (uint32_t)SG_POISON, 4, a->context->device};
+    sg_fill_execute(&poison, &bad);
+}
+
 void sg_alloc_destroy(struct sg_alloc *a)
 {
     sg_note_freed(a->region.va, a->region.bytes);
+    sg_redzone_set(a, false);
+    if (a->block)
+        poison_slots(a);
     DL_DELETE(a->context->allocs, a);
     struct sg_block *b = a->block;
     if (b) {
         unsigned at = (unsigned)((a->region.va - b->region.va) / SG_SMALL_SLOT_BYTES);
-        unsigned n = (unsigned)((a->region.bytes + SG_SMALL_SLOT_BYTES - 1) / SG_SMALL_SLOT_BYTES);
+        unsigned n = slots_of(a);
         for (unsigned i = 0; i < n; i++)
             b->slot[at + i] = NULL;
         if (!b->free_slots) {
@@ -162,7 +198,7 @@ void sg_alloc_destroy(struct sg_alloc *a)
     } else if (a->chunk) {
         hide(a->region.va, a->chunk->pages);
         sg_regions_set(NULL, a->region.va, a->reserved_bytes);
-        sg_va_release(a->region.va, a->reserved_bytes);
+        give_addresses(a->region.va, a->reserved_bytes);
         sg_chunk_destroy(a->chunk);
     }
     free(a);

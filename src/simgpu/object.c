@@ -110,6 +110,7 @@ static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
 static void thread_exit(void *arg)
 {
     struct sg_thread *t = arg;
+    atomic_fetch_sub(&sg.api_threads, 1);
     if (!atomic_load(&sg.forked)) {
         pthread_mutex_lock(&sg.lock);
         sg_threads_default_streams_retire(t->number);
@@ -134,6 +135,7 @@ struct sg_thread *sg_thread(void)
         if (!t)
             return &fallback;
         t->number = atomic_fetch_add(&numbers, 1) + 1;
+        atomic_fetch_add(&sg.api_threads, 1);
         t->capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
         pthread_setspecific(thread_key, t);
     }

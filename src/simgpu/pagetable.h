@@ -30,7 +30,7 @@ enum sg_tier { SG_TIER_VRAM, SG_TIER_PEER, SG_TIER_HOST, SG_TIER_COUNT };
 struct sg_pagetable {
     _Atomic(uint64_t) *pte; /* 1 << (SG_VA_BITS - SG_PAGE_SHIFT) entries */
     /* For SG_PTE_SLOW pages. Returns the host address, or NULL where [va, va+bytes) is not accessible. Thread-safe. */
-    void *(*translate_slow)(const struct sg_pagetable *pt, uint64_t va, unsigned bytes, int write,
+    void *(*translate_slow)(const struct sg_pagetable *pt, uint64_t va, unsigned bytes, int how,
                             enum sg_tier *tier_out);
     void *owner; /* for translate_slow */
     /* Each grid gets a copy of its device's struct with a touch_id of its own: touched[page] then tells which grid was the last
@@ -48,23 +48,27 @@ static inline void sg_touch(const struct sg_pagetable *pt, uint64_t va)
         atomic_store_explicit(at, pt->touch_id, memory_order_relaxed);
 }
 
+/* How an access is made: a read (0) or a write, and of either kind a strong one (atomic, volatile, relaxed, ...). */
+#define SG_HOW_WRITE 1
+#define SG_HOW_STRONG 2
+
 /*
  * Host address of [va, va+bytes), which must not cross a 2 MiB page; NULL = illegal access (unmapped, or no right).
  * Device accesses are naturally aligned and at most 16 bytes, so they never cross; callers that walk ranges split.
  */
-static inline void *sg_translate(const struct sg_pagetable *pt, uint64_t va, unsigned bytes, int write,
+static inline void *sg_translate(const struct sg_pagetable *pt, uint64_t va, unsigned bytes, int how,
                                  enum sg_tier *tier_out)
 {
     if (va >> SG_VA_BITS)
         return NULL;
     uint64_t e = atomic_load_explicit(&pt->pte[va >> SG_PAGE_SHIFT], memory_order_relaxed);
     if (e & SG_PTE_SLOW) {
-        void *host = pt->translate_slow(pt, va, bytes, write, tier_out);
+        void *host = pt->translate_slow(pt, va, bytes, how, tier_out);
         if (host)
             sg_touch(pt, va);
         return host;
     }
-    if (!(e & (write ? SG_PTE_WRITE : SG_PTE_READ)))
+    if (!(e & (how & SG_HOW_WRITE ? SG_PTE_WRITE : SG_PTE_READ)))
         return NULL;
     sg_touch(pt, va);
     *tier_out = (enum sg_tier)((e & SG_PTE_TIER_MASK) >> SG_PTE_TIER_SHIFT);

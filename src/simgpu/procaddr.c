@@ -25,7 +25,7 @@ static int compare(const void *key, const void *symbol)
 static void *address_of(const char *symbol)
 {
     const struct sg_symbol *s = bsearch(symbol, sg_symbols, sg_symbol_count, sizeof sg_symbols[0], compare);
-    return s ? s->function : NULL;
+    return s ? s->asked : NULL;
 }
 
 /* The newest row of the name that `version` admits. */
@@ -36,6 +36,8 @@ static const struct version *find(const char *name, int version, enum rule rule,
         const struct version *v = &versions[i];
         if (strcmp(v->name, name) != 0)
             continue;
+        if (v->since > sg_driver_version)
+            continue; /* a driver of that age does not know it */
         *known_out = true;
         if (v->rule == rule && v->since <= version && (!best || v->since >= best->since))
             best = v;

@@ -1,5 +1,5 @@
 /* SIMGPU_REPORT: what the machine did, as JSON. Written at exit, and when a context fails (exit rewrites it). */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -67,8 +67,12 @@ void sg_report_write(void)
             SCHEMA_VERSION, sg.pid, sg.config.model->key, sg.config.seed);
     fprintf(f,
             "  \"host_limit_bytes\": %" PRIu64 ",\n  \"peak_host_bytes\": %" PRIu64
-            ",\n  \"host_in_use_bytes\": %" PRIu64 ",\n  \"gpus\": [\n",
+            ",\n  \"host_in_use_bytes\": %" PRIu64 ",\n",
             sg.config.host_bytes, sg.host_peak_bytes, sg.host_used_bytes);
+    sg_check_report(f);
+    if (sg.config.replay)
+        sg_replay_report(f);
+    fprintf(f, "  \"gpus\": [\n");
     for (int i = 0; i < sg.device_count; i++)
         put_device(f, &sg.devices[i], i == sg.device_count - 1);
     fprintf(f, "  ]\n}\n");
@@ -87,6 +91,8 @@ __attribute__((destructor)) static void at_exit(void)
     deadline.tv_sec += 1;
     if (pthread_mutex_timedlock(&sg.lock, &deadline))
         return;
+    if (sg_check.leak)
+        sg_leak_report();
     sg_report_write();
     pthread_mutex_unlock(&sg.lock);
 }

@@ -40,10 +40,11 @@ CUresult cuProfilerStop(void);
 #define SG_SMALL_SLOT_BYTES UINT64_C(512)
 #define SG_BLOCK_SLOTS (SG_PAGE_BYTES / SG_SMALL_SLOT_BYTES)
 #define SG_POISON UINT64_C(0xfff7deadfff7dead) /* a NaN as f32 and f64, an absurd integer, no address */
-#define SG_DRIVER_VERSION 13000
-#define SG_ON_HOST (-1) /* in place of a device's index */
+#define SG_ON_HOST (-1)                        /* in place of a device's index */
 
 /* ---- models and settings ---- */
+
+extern const int sg_driver_version; /* as cuDriverGetVersion tells it; a constant of the library, see version.c */
 
 struct sg_model {
     const char *key;  /* as in SIMGPU= */
@@ -77,6 +78,7 @@ struct sg_config {
     uint64_t vram_bytes, host_bytes;
     int gpus;
     uint64_t seed;
+    bool replay;         /* the seed and the job's calls decide everything, see replay.c */
     bool sync;           /* SIMGPU_SYNC: every submission waits for its end */
     bool deny_host_numa; /* SIMGPU_DENY */
     int log_level;       /* SIMGPU_LOG: 0 off, 1 error, 2 warn (default), 3 info */
@@ -239,6 +241,7 @@ bool sg_range_is_memory(uint64_t va, uint64_t bytes);
 void sg_describe_address(uint64_t va, char *text, size_t text_bytes);
 void sg_host_destroy(struct sg_host *host);
 void sg_note_freed(uint64_t va, uint64_t bytes);
+void sg_note_unmapped(uint64_t va, uint64_t bytes);
 
 /* ---- devices ---- */
 
@@ -259,6 +262,8 @@ struct sg_device {
     struct sg_op *engine[SG_ENGINE_COUNT]; /* started copies, in order; the first is on the engine */
     bool engine_busy[SG_ENGINE_COUNT];
     struct sg_op *host_ops; /* started host functions */
+    unsigned host_turns;    /* functions that the host thread may carry out, in a replay */
+    bool host_busy;
     bool host_thread;
     pthread_cond_t host_cv;
     /* counters for the report */
@@ -312,13 +317,16 @@ struct sg_stream {
     _Atomic(uint64_t) completed; /* written under sg.lock, polled without */
     unsigned waiters;
     bool dead;
+    struct sg_race_line *race;               /* see check.h */
     struct sg_stream *prev, *next;           /* of the context */
     struct sg_stream *busy_prev, *busy_next; /* of sg.busy_streams */
 };
 
+struct sg_clock;
 struct sg_mark { /* one recording of an event */
     unsigned refs;
     bool done;
+    struct sg_clock *clock; /* what is over when it is done; owned, see race.c */
     uint64_t time_ns;
     struct sg_context *context; /* compared only */
 };
@@ -357,6 +365,7 @@ struct sg_kernel {
     uint64_t *words; /* those words of params that named memory when it was launched */
     size_t word_count;
     struct sg_pagetable view; /* the device's page table, with this grid's touch_id */
+    int device;               /* whose; set where the view sees accesses */
     struct ptx_grid *run;
     double share;
     unsigned resident_blocks;
@@ -379,6 +388,7 @@ struct sg_op {
     struct sg_stream *stream;
     uint64_t seq, ticket;
     enum sg_engine engine;
+    struct sg_race_op *race; /* see check.h */
     union {
         struct sg_copy copy;
         struct sg_fill fill;
@@ -438,6 +448,8 @@ struct sg {
     struct sg_stream *busy_streams;
     uint64_t random;
     unsigned workers, idle_workers, copy_threads, idle_copy_threads, waiting;
+    unsigned blocked_threads;                 /* of the job's: in a wait of the engine */
+    _Atomic(unsigned) api_threads;            /* of the job's: that ever called, and live */
     unsigned next_device;                     /* round robin of the workers */
     _Atomic(uint64_t) done_count, work_count; /* bumped on every completion, on every start of a kernel */
 };
@@ -512,6 +524,9 @@ void sg_complete(struct sg_op *op); /* the head of its stream is done: takes it 
 bool sg_work_once(void);      /* runs one kernel slice or small copy if there is any; releases sg.lock meanwhile */
 void sg_workers_notify(void); /* there are new kernels */
 void sg_copiers_notify(void);
+bool sg_slice_run(struct sg_op *op, uint64_t instructions);          /* a started kernel; releases sg.lock meanwhile */
+void sg_engine_run(struct sg_device *device, enum sg_engine engine); /* its first copy; releases sg.lock meanwhile */
+bool sg_thread_start(void *(*body)(void *), void *arg, const char *name); /* detached, all signals blocked */
 void sg_host_notify(struct sg_device *device);
 void sg_copy_op_run(struct sg_op *op); /* carries it out and completes it; releases sg.lock meanwhile */
 /* Kills a context: reports, makes the error sticky, drops its queued work. */
@@ -539,7 +554,7 @@ void sg_report_write(void); /* SIMGPU_REPORT; needs sg.lock */
 /* ---- generated ---- */
 struct sg_symbol {
     const char *name;
-    void *function;
+    void *asked; /* its address as cuGetProcAddress tells it */
     bool implemented;
 };
 extern const struct sg_symbol sg_symbols[];

@@ -1,5 +1,5 @@
 /* Streams, host functions, and the questions about captures (there are no captures here yet). */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -130,6 +130,8 @@ static CUresult synchronize(CUstream handle, bool per_thread)
     uint64_t context = s->context->object.id;
     if (s->head)
         sg_wait_ticket(s, s->submitted);
+    else if (sg_check.race)
+        sg_race_join_stream(s);
     struct sg_context *c = sg_object_find(context, SG_CONTEXT);
     return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
@@ -146,10 +148,13 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream)
 
 static CUresult query(CUstream handle, bool per_thread)
 {
+    sg_replay_poll();
     struct sg_stream *s;
     CUresult r = sg_enter_stream("cuStreamQuery", handle, per_thread, &s);
     if (r)
         return r;
+    if (!s->head && sg_check.race)
+        sg_race_join_stream(s);
     return sg_leave(s->head ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
 }
 

@@ -2,7 +2,7 @@
  * Virtual memory management. Stricter than hardware: whole mappings only, offset 0, one granularity for everything, and an
  * unmap under unfinished work is counted and reported.
  */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -74,12 +74,14 @@ static CUresult check_properties(const CUmemAllocationProp *prop, int *device_ou
         *device_out = prop->location.id;
         return CUDA_SUCCESS;
     case CU_MEM_LOCATION_TYPE_HOST:
+        if (sg_driver_version < 13000)
+            return CUDA_ERROR_INVALID_VALUE;
         if (prop->requestedHandleTypes)
             return CUDA_ERROR_NOT_SUPPORTED; /* such memory cannot be exported */
         *device_out = SG_ON_HOST;
         return CUDA_SUCCESS;
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-        if (prop->location.id < 0 || prop->location.id >= sg.numa_nodes)
+        if (sg_driver_version < 12020 || prop->location.id < 0 || prop->location.id >= sg.numa_nodes)
             return CUDA_ERROR_INVALID_VALUE;
         *device_out = SG_ON_HOST;
         return CUDA_SUCCESS;
@@ -255,6 +257,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
             if (m->access[d])
                 sg_pagetable_set(d, va, NULL, bytes >> SG_PAGE_SHIFT, 0);
         set_host_access(m, 0);
+        sg_note_unmapped(va, bytes);
         sg_regions_set(NULL, va, bytes);
         DL_DELETE(m->reservation->mappings, m);
         m->chunk->mapping_refs--;

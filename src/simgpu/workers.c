@@ -3,7 +3,7 @@
  * one thread per device the host functions. All are made at first use, detached, with every signal blocked; they hold no
  * resource that a process could not exit with at any moment.
  */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #define COPY_THREADS 2
 #define SMALL_COPY_BYTES (UINT64_C(1) << 20)
 
-static bool thread_start(void *(*body)(void *), void *arg, const char *name)
+bool sg_thread_start(void *(*body)(void *), void *arg, const char *name)
 {
     pthread_attr_t attr;
     pthread_t thread;
@@ -73,6 +73,8 @@ static void create_grid(struct sg_op *op)
     k->view = sg.devices[device].pagetable;
     k->view.touched = sg.devices[device].touched;
     k->view.touch_id = (uint32_t)op->seq;
+    if (sg_check.accesses)
+        sg_access_watch(op);
     k->creating = true;
     pthread_mutex_unlock(&sg.lock);
     struct ptx_grid *run = ptx_grid_create(&args);
@@ -112,10 +114,16 @@ static void report_fault(struct sg_op *op, const struct ptx_fault *f)
     char where[300] = "", line[700];
     if (f->kind == PTX_FAULT_ILLEGAL_ADDRESS || f->kind == PTX_FAULT_MISALIGNED) {
         char near[220] = "";
+        enum sg_finding_kind rule = sg_finding_at(op->stream->context->device, f->address);
+        bool global = !f->space || !strcmp(f->space, "global") || !strcmp(f->space, "generic");
         if (!f->space || strcmp(f->space, "shared") != 0)
             sg_describe_address(f->address, near, sizeof near);
-        snprintf(where, sizeof where, ": %s of %u bytes at %s 0x%" PRIx64 "%s%s", f->write ? "write" : "read", f->bytes,
-                 f->space ? f->space : "generic", f->address, *near ? ", " : "", near);
+        if (global && f->kind == PTX_FAULT_ILLEGAL_ADDRESS)
+            sg_finding_count(rule);
+        snprintf(where, sizeof where, ": %s of %u bytes at %s 0x%" PRIx64 "%s%s%s%s", f->write ? "write" : "read",
+                 f->bytes, f->space ? f->space : "generic", f->address, *near ? ", " : "", near,
+                 global && f->kind == PTX_FAULT_ILLEGAL_ADDRESS ? ": " : "",
+                 global && f->kind == PTX_FAULT_ILLEGAL_ADDRESS ? sg_finding_name(rule) : "");
     }
     snprintf(line, sizeof line, "%s in kernel %s, block (%u,%u,%u), thread (%u,%u,%u), PTX line %u, device %d%s",
              kinds[f->kind], op->kernel.function->info->name, f->block[0], f->block[1], f->block[2], f->thread[0],
@@ -153,11 +161,8 @@ static void finish_kernel(struct sg_op *op)
     sg_pump();
 }
 
-static bool run_slice(void)
+bool sg_slice_run(struct sg_op *op, uint64_t instructions)
 {
-    struct sg_op *op = next_grid();
-    if (!op)
-        return false;
     struct sg_kernel *k = &op->kernel;
     k->users++;
     if (!k->run)
@@ -165,10 +170,14 @@ static bool run_slice(void)
     if (k->run) {
         struct ptx_grid *run = k->run;
         pthread_mutex_unlock(&sg.lock);
-        enum ptx_progress progress = ptx_grid_run(run, SLICE_INSTRUCTIONS);
+        enum ptx_progress progress = ptx_grid_run(run, instructions);
         pthread_mutex_lock(&sg.lock);
+        if (sg.config.replay)
+            sg_replay_event(SG_REPLAY_SLICE, op, instructions);
         if (progress == PTX_DONE)
             k->finished = true;
+        else if (sg_check.deadlock)
+            sg_deadlock_look(op);
         bool was_skipped = k->skip;
         k->skip = progress == PTX_IDLE && k->users > 1;
         if (was_skipped && !k->skip && !k->finished && sg.idle_workers)
@@ -179,6 +188,12 @@ static bool run_slice(void)
     else if (k->skip && !k->users)
         k->skip = false;
     return true;
+}
+
+static bool run_slice(void)
+{
+    struct sg_op *op = next_grid();
+    return op && sg_slice_run(op, SLICE_INSTRUCTIONS);
 }
 
 static struct sg_op *next_copy(uint64_t most_bytes)
@@ -197,13 +212,9 @@ static struct sg_op *next_copy(uint64_t most_bytes)
     return NULL;
 }
 
-static bool run_copy(uint64_t most_bytes)
+void sg_engine_run(struct sg_device *d, enum sg_engine engine)
 {
-    struct sg_op *op = next_copy(most_bytes);
-    if (!op)
-        return false;
-    struct sg_device *d = &sg.devices[op->stream->context->device];
-    enum sg_engine engine = op->engine;
+    struct sg_op *op = d->engine[engine];
     DL_DELETE2(d->engine[engine], op, run_prev, run_next);
     d->engine_busy[engine] = true;
     sg_copy_op_run(op);
@@ -211,12 +222,19 @@ static bool run_copy(uint64_t most_bytes)
     sg_pump();
     if (d->engine[engine])
         sg_copiers_notify();
-    return true;
+}
+
+static bool run_copy(uint64_t most_bytes)
+{
+    struct sg_op *op = next_copy(most_bytes);
+    if (op)
+        sg_engine_run(&sg.devices[op->stream->context->device], op->engine);
+    return op != NULL;
 }
 
 bool sg_work_once(void)
 {
-    return run_copy(SMALL_COPY_BYTES) || run_slice();
+    return sg.config.replay ? sg_replay_step() : run_copy(SMALL_COPY_BYTES) || run_slice();
 }
 
 void sg_copy_op_run(struct sg_op *op)
@@ -231,9 +249,11 @@ void sg_copy_op_run(struct sg_op *op)
         d->copied[i] += moved.bytes[i];
     if (!ok) {
         char near[220], line[400];
+        enum sg_finding_kind rule = sg_finding_at(d->index, bad);
         sg_describe_address(bad, near, sizeof near);
-        snprintf(line, sizeof line, "illegal address in a %s on device %d: 0x%" PRIx64 ", %s",
-                 op->kind == SG_OP_COPY ? "copy" : "memset", d->index, bad, near);
+        sg_finding_count(rule);
+        snprintf(line, sizeof line, "illegal address in a %s on device %d: 0x%" PRIx64 ", %s: %s",
+                 op->kind == SG_OP_COPY ? "copy" : "memset", d->index, bad, near, sg_finding_name(rule));
         sg_context_fail(op->stream->context, CUDA_ERROR_ILLEGAL_ADDRESS, line);
     }
     sg_complete(op);
@@ -265,15 +285,25 @@ static void *worker(void *arg)
     return NULL;
 }
 
+/* In a replay whoever waits does the work; it may have been waiting for there to be some. */
+static bool is_replay(void)
+{
+    if (sg.config.replay && sg.waiting)
+        pthread_cond_broadcast(&sg.done_cv);
+    return sg.config.replay;
+}
+
 void sg_workers_notify(void)
 {
     static bool started;
+    if (is_replay())
+        return;
     atomic_fetch_add_explicit(&sg.work_count, 1, memory_order_release);
     if (!started) {
         started = true;
         long n = sysconf(_SC_NPROCESSORS_ONLN);
         for (long i = 0; i < (n < 1 ? 1 : n > 64 ? 64 : n); i++)
-            sg.workers += thread_start(worker, NULL, "simgpu-worker");
+            sg.workers += sg_thread_start(worker, NULL, "simgpu-worker");
     }
     if (sg.idle_workers)
         pthread_cond_signal(&sg.work_cv);
@@ -297,9 +327,11 @@ static void *copier(void *arg)
 
 void sg_copiers_notify(void)
 {
+    if (is_replay())
+        return;
     if (!sg.copy_threads)
         for (int i = 0; i < COPY_THREADS; i++)
-            sg.copy_threads += thread_start(copier, NULL, "simgpu-copy");
+            sg.copy_threads += sg_thread_start(copier, NULL, "simgpu-copy");
     if (sg.idle_copy_threads)
         pthread_cond_signal(&sg.copy_cv);
 }
@@ -310,13 +342,16 @@ static void *host_thread(void *arg)
 {
     struct sg_device *d = arg;
     sg_thread()->in_host_call = true;
+    atomic_fetch_sub(&sg.api_threads, 1);
     pthread_mutex_lock(&sg.lock);
     for (;;) {
         struct sg_op *op = d->host_ops;
-        if (!op) {
+        if (!op || (sg.config.replay && !d->host_turns)) {
             pthread_cond_wait(&d->host_cv, &sg.lock);
             continue;
         }
+        d->host_turns = 0;
+        d->host_busy = true;
         DL_DELETE2(d->host_ops, op, run_prev, run_next);
         struct sg_host_call call = op->host;
         pthread_mutex_unlock(&sg.lock);
@@ -325,6 +360,7 @@ static void *host_thread(void *arg)
         else
             call.fn(call.data);
         pthread_mutex_lock(&sg.lock);
+        d->host_busy = false;
         sg_complete(op);
         sg_pump();
     }
@@ -334,6 +370,7 @@ static void *host_thread(void *arg)
 void sg_host_notify(struct sg_device *d)
 {
     if (!d->host_thread)
-        d->host_thread = thread_start(host_thread, d, "simgpu-host");
+        d->host_thread = sg_thread_start(host_thread, d, "simgpu-host");
+    is_replay();
     pthread_cond_signal(&d->host_cv);
 }

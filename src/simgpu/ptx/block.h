@@ -21,4 +21,10 @@ enum ptx_slice { PTX_SLICE_SPENT, PTX_SLICE_DONE, PTX_SLICE_FAULT };
 /* Runs r->block for about `budget` warp instructions, or until *stop. */
 enum ptx_slice ptx_block_run(struct ptx_run *r, ptx_interp_fn *interp, uint64_t budget, const atomic_bool *stop);
 
+/* Looks at the block between two turns; true = for the first time in this round (numbers grow from 1) its whole state is one
+ * that it was in before. */
+bool ptx_block_came_back(struct ptx_block *b, const struct ptx_block_shape *shape, uint64_t round);
+/* The line of the text at which its first warp that can run is; 0 = all wait. */
+unsigned ptx_block_line(const struct ptx_block *b, const struct ptx_insn *code);
+
 #endif

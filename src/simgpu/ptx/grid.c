@@ -33,6 +33,8 @@ struct ptx_grid {
     uint32_t spare_count, spare_capacity;
     uint32_t alive, alive_limit;
     uint64_t slices_since_end;
+    uint64_t watch, watches; /* the round of spin.c, 0 = none; how many there were */
+    uint32_t came_back;      /* alive blocks, in this round */
     uint64_t random;
     struct ptx_counters counters;
     struct ptx_fault fault;
@@ -193,6 +195,8 @@ static void finish_slice_locked(struct ptx_grid *g, struct ptx_run *r, enum ptx_
     g->slices_since_end++;
     if (how == PTX_SLICE_FAULT)
         note_fault_locked(g, r);
+    if (how == PTX_SLICE_SPENT && g->watch)
+        g->came_back += ptx_block_came_back(b, &g->shape, g->watch);
     if (how == PTX_SLICE_SPENT && push(&g->ready, &g->ready_count, &g->ready_capacity, b)) {
         if (g->slices_since_end >= (uint64_t)PATIENT_ROUNDS * g->alive &&
             g->alive_limit < g->args.max_resident_blocks) {
@@ -207,6 +211,7 @@ static void finish_slice_locked(struct ptx_grid *g, struct ptx_run *r, enum ptx_
     }
     g->alive--;
     if (how == PTX_SLICE_DONE) {
+        g->watch = 0;
         g->finished++;
         g->slices_since_end = 0;
     }
@@ -294,6 +299,37 @@ enum ptx_progress ptx_grid_run(struct ptx_grid *g, uint64_t warp_instructions)
     pthread_mutex_unlock(&g->lock);
     leave_float_mode(mode);
     return progress;
+}
+
+void ptx_grid_watch(struct ptx_grid *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->watch = ++g->watches;
+    g->came_back = 0;
+    pthread_mutex_unlock(&g->lock);
+}
+
+bool ptx_grid_circles(struct ptx_grid *g, struct ptx_spin *spin_out)
+{
+    pthread_mutex_lock(&g->lock);
+    uint64_t left = g->total - g->next;
+    bool circles =
+        g->watch && g->ready_count && g->came_back == g->alive && (!left || g->alive == g->args.max_resident_blocks);
+    if (circles) {
+        const struct ptx_block *b = g->ready[0];
+        for (uint32_t i = 1; i < g->ready_count; i++)
+            if (g->ready[i]->linear < b->linear)
+                b = g->ready[i];
+        memcpy(spin_out->block, b->ctaid, sizeof(spin_out->block));
+        spin_out->line = ptx_block_line(b, g->args.function->module->code);
+        spin_out->resident = g->alive;
+        spin_out->waiting = left;
+    } else if (!g->watch) {
+        g->watch = ++g->watches; /* a block ended: all begin anew */
+        g->came_back = 0;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return circles;
 }
 
 void ptx_grid_abort(struct ptx_grid *g)

@@ -124,6 +124,15 @@ enum ptx_progress {
  * holds one block at a time. Returns PTX_DONE to every caller once finished.
  */
 enum ptx_progress ptx_grid_run(struct ptx_grid *grid, uint64_t warp_instructions);
+/* Looks from now on whether the resident blocks go in circles; again: anew. Costs time at each turn of a block. */
+void ptx_grid_watch(struct ptx_grid *grid);
+struct ptx_spin {
+    uint32_t block[3];          /* one of them */
+    unsigned line;              /* where it is, in the PTX text */
+    uint64_t resident, waiting; /* blocks: those that run, those that have not begun for want of room */
+};
+/* True: since ptx_grid_watch each resident block has come back to a state in which it was, none has ended, and none may begin. */
+bool ptx_grid_circles(struct ptx_grid *grid, struct ptx_spin *spin_out);
 void ptx_grid_abort(struct ptx_grid *grid); /* from any thread: the grid ends with PTX_FAULT_ABORTED */
 /* After PTX_DONE. The first fault in (block, thread) order among those seen; kind NONE = success. */
 const struct ptx_fault *ptx_grid_fault(const struct ptx_grid *grid);

@@ -43,6 +43,11 @@ struct ptx_block {
     struct ptx_barrier barriers[PTX_BARRIERS];
     uint8_t *shared;
     struct ptx_warp *warps;
+    struct ptx_block_spin { /* see spin.c */
+        uint64_t round, hash;
+        uint32_t looks;
+        bool back;
+    } spin;
     void *memory; /* one piece, holds warps, shared, registers, local */
     size_t memory_bytes;
 };

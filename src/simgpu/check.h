@@ -1,0 +1,119 @@
+/*
+ * simgpu as an instrument: what a program does that hardware would leave undefined is found and told, one line each.
+ *
+ * SIMGPU_CHECK chooses what is looked for beyond what is always told (accesses to memory that is not there). With nothing
+ * chosen nothing here runs: accesses of kernels are seen only because every page is then marked as one that the page table's
+ * slow path must be asked about.
+ *
+ * Locks: all functions need sg.lock unless they say otherwise.
+ */
+#ifndef SG_CHECK_H
+#define SG_CHECK_H
+
+#include "simgpu/byteset.h"
+#include "simgpu/sim.h"
+
+#include <stdio.h>
+
+enum sg_finding_kind {
+    SG_FINDING_RACE,       /* two operations that nothing orders touch the same device memory, and one writes */
+    SG_FINDING_HOST_RACE,  /* the same on host memory */
+    SG_FINDING_AFTER_FREE, /* these five are always looked for */
+    SG_FINDING_AFTER_UNMAP,
+    SG_FINDING_BEFORE_MAP,
+    SG_FINDING_NO_GRANT,
+    SG_FINDING_NO_MEMORY,
+    SG_FINDING_RED_ZONE,
+    SG_FINDING_LEAK,
+    SG_FINDING_DEADLOCK,
+    SG_FINDING_COUNT
+};
+
+struct sg_check {
+    bool race, redzone, leak, deadlock;
+    bool fatal;         /* a race makes the context's error sticky */
+    bool deadlock_fail; /* a deadlock ends the kernel with CUDA_ERROR_LAUNCH_TIMEOUT */
+    bool accesses;      /* accesses of kernels are to be seen: race, redzone or deadlock */
+    uint64_t found[SG_FINDING_COUNT];
+};
+extern struct sg_check sg_check; /* the settings are written by cuInit only and read without a lock */
+
+/* Reads SIMGPU_CHECK and SIMGPU_CHECK_FATAL. On a bad value says so in one line; CUDA_ERROR_INVALID_VALUE. */
+CUresult sg_check_read(void);
+/* Counts, and logs a warning unless many of the kind were logged already. With SIMGPU_CHECK_FATAL, races and red zones also
+ * kill `context` (NULL: none). */
+void sg_finding(enum sg_finding_kind kind, struct sg_context *context, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Counts only: another line has told it. */
+void sg_finding_count(enum sg_finding_kind kind);
+/* The report's member: one line of JSON with a comma. */
+void sg_check_report(FILE *f);
+/* Which rule an access breaks by which sg_translate refused it. */
+enum sg_finding_kind sg_finding_at(int device, uint64_t va);
+const char *sg_finding_name(enum sg_finding_kind kind); /* "use after free" */
+/* "12 bytes into the allocation 0x... of 64 bytes on device 0": where a valid address lies. */
+void sg_describe_memory(uint64_t va, char *text, size_t text_bytes);
+
+/* ---- accesses of kernels ---- */
+
+/* Makes the table with which a grid runs see its accesses. */
+void sg_access_watch(struct sg_op *op);
+/* What is asked for of an allocation is in bounds from now on, or no longer; the rest of its slots and pages is not. */
+void sg_redzone_set(const struct sg_alloc *alloc, bool live);
+/* A page of addresses: closed = it belongs to small allocations, nothing of it is in bounds yet; open = no longer. */
+void sg_redzone_page(uint64_t page, bool open);
+/* Extra bytes of a small allocation's slots; extra pages on each side of addresses reserved for allocations. */
+static inline uint64_t sg_redzone_slot_bytes(void)
+{
+    return sg_check.redzone ? SG_SMALL_SLOT_BYTES : 0;
+}
+static inline uint64_t sg_redzone_page_bytes(void)
+{
+    return sg_check.redzone ? SG_PAGE_BYTES : 0;
+}
+
+/* ---- races (race.c): each is called only while sg_check.race ---- */
+
+struct sg_race_op;
+struct sg_race_line; /* a stream's place in the order of things */
+void sg_race_submit(struct sg_op *op);
+void sg_race_start(struct sg_op *op);
+void sg_race_end(struct sg_op *op, bool done); /* done: it was carried out to its end */
+void sg_race_drop(struct sg_op *op);           /* frees what the operation holds */
+void sg_race_stream_gone(struct sg_stream *stream);
+/* The host has learned that all of a stream's (a device's, a context's) work so far is done, or that a recording is. */
+void sg_race_join_stream(const struct sg_stream *stream);
+void sg_race_join_context(const struct sg_context *context);
+void sg_race_join_device(int device);
+void sg_race_join_mark(const struct sg_mark *mark);
+/* A wait for a recording that is over: the stream's later work comes after it. */
+void sg_race_wait_over(struct sg_stream *stream, const struct sg_mark *mark);
+/* The host reads a copy's source now. */
+void sg_race_host_read(const struct sg_copy *copy, const char *what);
+/* What lies there is no longer what was used before. */
+void sg_race_forget(uint64_t va, uint64_t bytes);
+/* Thread-safe, no lock: a kernel's access. */
+void sg_race_access(struct sg_race_op *race, uint64_t va, unsigned bytes, unsigned how, bool on_host);
+
+/* ---- leaks (leak.c) ---- */
+void sg_leak_report(void);
+
+/* ---- deadlocks (deadlock.c): called only while sg_check.deadlock ---- */
+void sg_deadlock_look(struct sg_op *op); /* after a slice of this kernel; may kill its context */
+/* Thread-safe, no lock: a kernel's access, before it takes place. */
+void sg_deadlock_access(uint64_t va, const void *host, unsigned bytes, bool write, bool on_host);
+
+/* ---- replay (replay.c): with sg.config.replay only ---- */
+
+enum sg_replay_event { SG_REPLAY_START = 1, SG_REPLAY_SLICE, SG_REPLAY_END };
+/* Adds to the trace. */
+void sg_replay_event(enum sg_replay_event event, const struct sg_op *op, uint64_t detail);
+/* Carries out one step of what has started; sg.lock is released meanwhile. False: there is nothing to do. */
+bool sg_replay_step(void);
+void sg_replay_some(void); /* after a submission: as many steps as the seed says; sg.lock is released meanwhile */
+/* Before a question whether something is done; does nothing where there is no replay. sg.lock is not held. */
+void sg_replay_poll(void);
+/* The report's member: one line of JSON with a comma. */
+void sg_replay_report(FILE *f);
+
+#endif

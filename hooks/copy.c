@@ -41,8 +41,7 @@ CUresult hr_copy_begin(struct hr_thread *t, const struct hr_range *ranges, unsig
 CUresult hr_copy_end(struct hr_thread *t, CUresult r, CUstream stream, bool per_thread_default,
                      const struct hr_range *ranges, unsigned count)
 {
-    if (hr_is_per_thread(stream, per_thread_default))
-        hr_fence_per_thread(t);
+    hr_submission_end(t, stream, per_thread_default);
     for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++) {
         struct hr_extent *e = hr_space_extent(ranges[i].address);
         if (e && atomic_load_explicit(&e->sync_memops, memory_order_relaxed))
@@ -118,7 +117,6 @@ static CUresult copy(const struct copy *c, bool from_is_host)
             hr_hidden_notice(c->to, (const void *)(uintptr_t)c->from, c->bytes);
     }
     r = copy_pieces(c);
-    hr_gate_leave(t);
     return hr_copy_end(t, r, c->stream, c->per_thread, ranges, 2);
 }
 

@@ -133,7 +133,6 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *asked, CUstream s, bool per_thread,
         return r;
     note_pointers(p, &ranges[0], &ranges[1]);
     r = one_piece(&ranges[0]) && one_piece(&ranges[1]) ? real(asked, s) : by_rows(p, &ranges[0], &ranges[1], real, s);
-    hr_gate_leave(t);
     return hr_copy_end(t, r, s, per_thread, ranges, 2);
 }
 

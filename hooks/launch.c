@@ -123,7 +123,7 @@ static CUresult launch_with(struct hr_thread *t, const struct launch *l, const s
         if (touched.worst != HR_TOUCH_MISSING) {
             hr_gate_submit(t);
             r = l->real(l);
-            hr_gate_leave(t);
+            hr_submission_end(t, l->stream, l->per_thread);
             hr_access_unpin(set);
             hr_stat_add(t, HR_STAT_launches_in_place, touched.worst == HR_TOUCH_ACCESSIBLE);
             return r;
@@ -166,14 +166,12 @@ static CUresult launch(const struct launch *l)
     if (__builtin_expect(touched.worst == HR_TOUCH_HIT, 1)) {
         hr_gate_submit(t);
         r = l->real(l);
-        hr_gate_leave(t);
+        hr_submission_end(t, l->stream, l->per_thread);
         hr_stat_add(t, HR_STAT_launches_resident, 1);
     } else {
         hr_gate_leave(t);
         r = launch_slowly(t, l, params);
     }
-    if (__builtin_expect(hr_is_per_thread(l->stream, l->per_thread), 0))
-        hr_fence_per_thread(t);
     return r;
 }
 

@@ -59,7 +59,6 @@ static CUresult fill(const struct fill *f)
         for (size_t row = 0; row < (f->height > 0 ? f->height : 1) && r == CUDA_SUCCESS; row++)
             r = fill_range(f, f->to + row * f->pitch, f->width);
     }
-    hr_gate_leave(t);
     return hr_copy_end(t, r, f->stream, f->per_thread, &range, 1);
 }
 

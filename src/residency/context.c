@@ -285,7 +285,7 @@ void hr_fence_per_thread(struct hr_thread *t)
         f = calloc(1, sizeof *f);
         if (!f || hr_drv.cuEventCreate(&f->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
             free(f);
-            hr_log(HR_LOG_ERROR, "a per-thread default stream cannot be fenced");
+            hr_drv.cuStreamSynchronize_ptsz(CU_STREAM_PER_THREAD);
             return;
         }
         f->context = (struct context_entry *)context;
@@ -298,7 +298,8 @@ void hr_fence_per_thread(struct hr_thread *t)
         thread_fences = f;
         hr_mutex_unlock(&fence_lock);
     }
-    hr_drv.cuEventRecord_ptsz(f->event, CU_STREAM_PER_THREAD);
+    if (hr_drv.cuEventRecord_ptsz(f->event, CU_STREAM_PER_THREAD) != CUDA_SUCCESS)
+        hr_drv.cuStreamSynchronize_ptsz(CU_STREAM_PER_THREAD);
 }
 
 /* --- rest --------------------------------------------------------------------------------------------------------- */

@@ -41,7 +41,10 @@ struct hr_context *hr_stream_destroying(CUstream stream);
 /* After the real call, with what hr_stream_destroying returned (NULL = unknown): a stream that could not be destroyed is
  * tracked again. */
 void hr_stream_destroyed(CUstream stream, struct hr_context *context, CUresult r);
-/* Behind a submission to the calling thread's per-thread default stream. */
+/*
+ * Behind work for the calling thread's per-thread default stream, within its submission: afterwards other threads can tell
+ * whether that work is done. Where no event can be had the work is waited for.
+ */
 void hr_fence_per_thread(struct hr_thread *t);
 
 /* Whether everything submitted so far to the GPUs in `gpu_mask` is done. Never waits. */

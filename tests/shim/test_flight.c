@@ -102,6 +102,76 @@ Test(flight, freed_memory_is_not_reused_while_a_kernel_writes_to_it, .timeout = 
     free(report);
 }
 
+/* --- per-thread default streams ------------------------------------------------------------------------------------- */
+
+static unsigned fences, late_fences;
+static CUresult (*real_record)(CUevent event, CUstream stream);
+static CUresult record_fence(CUevent event, CUstream stream)
+{
+    fences++;
+    late_fences += !atomic_load(&hr_thread_self()->inflight);
+    return real_record(event, stream);
+}
+
+/* Between the end of a submission and its fence a mover would take a busy device for one at rest. */
+static void fenced_within(const char *what, CUresult r)
+{
+    OK(r);
+    CHECK(fences > 0, "%s was not fenced", what);
+    CHECK(late_fences == 0, "%s was fenced after its submission", what);
+    fences = 0;
+}
+
+/* Shown failing with the fence recorded behind the submission, where the fuzzer had lost what a kernel wrote. */
+Test(flight, work_of_a_per_thread_default_stream_is_fenced_within_its_submission, .timeout = 120)
+{
+    machine("h200,vram=64M,host=512M", "");
+    CUdeviceptr p, q;
+    static uint32_t words[4096];
+    CUstream own = CU_STREAM_PER_THREAD;
+    kernel("stride_add");
+    OK(cuMemAlloc_v2(&p, 4 * MIB));
+    OK(cuMemAlloc_v2(&q, 4 * MIB));
+    real_record = hr_drv.cuEventRecord_ptsz;
+    hr_drv.cuEventRecord_ptsz = record_fence;
+    fenced_within("a launch of what is not backed yet", stride_add(p, 512, 2048, 1, own));
+    fenced_within("a launch of what is resident", stride_add(p, 512, 2048, 1, own));
+    fenced_within("a memset", cuMemsetD32Async(q, 1, MIB, own));
+    fenced_within("a memset of the other variant", cuMemsetD8Async_ptsz(q, 1, MIB, NULL));
+    fenced_within("a memset of rows", cuMemsetD2D8Async(q, 512, 1, 100, 100, own));
+    fenced_within("a copy to the device", cuMemcpyHtoDAsync_v2(p, words, sizeof words, own));
+    fenced_within("a copy on the device", cuMemcpyDtoDAsync_v2(q, p, MIB, own));
+    fenced_within("a copy that waits, of the other variant", cuMemcpyHtoD_v2_ptds(p, words, sizeof words));
+    CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = p,
+                          .srcPitch = 512,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = q,
+                          .dstPitch = 512,
+                          .WidthInBytes = 100,
+                          .Height = 20};
+    fenced_within("a copy of rows", cuMemcpy2DAsync_v2(&rows, own));
+    OK(cuStreamSynchronize(own));
+    hr_drv.cuEventRecord_ptsz = real_record;
+}
+
+static CUresult refuse_fence(CUevent event, CUstream stream)
+{
+    (void)event, (void)stream;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+Test(flight, work_that_cannot_be_fenced_is_waited_for, .timeout = 120)
+{
+    machine("h200,vram=64M,host=512M", "");
+    CUdeviceptr p;
+    kernel("slow_affine");
+    OK(cuMemAlloc_v2(&p, 4 * MIB));
+    hr_drv.cuEventRecord_ptsz = refuse_fence;
+    OK(slow_affine(p, 3, 1, 1024, 400, CU_STREAM_PER_THREAD));
+    OK(hr_drv.cuStreamQuery(CU_STREAM_PER_THREAD));
+}
+
 /* --- a host function that waits for a thread inside a launch ------------------------------------------------------ */
 
 static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;

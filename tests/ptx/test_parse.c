@@ -38,7 +38,7 @@ Test(parse, names_line_and_text_of_what_is_not_supported)
         "foo.bar.b32 %r1, %r2;",
         "add.foo.s32 %r1, %r1, %r2;",
         "add.rn.s32 %r1, %r1, %r2;",
-        "add.f16 %rs1, %rs1, %rs2;",
+        "mad.rn.f16 %rs1, %rs1, %rs1, %rs2;",
         "wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1}, [%rd1], 16;",
         "tex.2d.v4.f32.f32 {%f1,%f1,%f1,%f1}, [t, {%f1,%f1}];",
         "cp.async.ca.shared.global [%rd1], [%rd2], 16;",

@@ -462,6 +462,8 @@ static uint64_t flush_f64(uint64_t bits)
 static uint64_t lane_rcp_approx_f64(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
 {
     (void)b, (void)c, (void)imm;
+    if (isnan(f64_of(a)))
+        return NAN64;
     uint64_t result = bits_f64(1.0 / f64_of(flush_f64(a) & ~UINT64_C(0xffffffff)));
     return flush_f64(result) & ~UINT64_C(0xffffffff);
 }
@@ -489,6 +491,9 @@ static uint64_t lane_testp(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
 ptx_lane_fn *const ptx_lane_functions[PTX_LANE_COUNT] = {
 #define X(name) [PTX_LANE_##name] = lane_##name,
     PTX_LANE_FUNCTIONS(X)
+#undef X
+#define X(name) [PTX_LANE_##name] = ptx_lane_##name,
+        PTX_LANE_MORE(X)
 #undef X
 };
 

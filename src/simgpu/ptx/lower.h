@@ -28,6 +28,10 @@ _Noreturn void ptx_lower_fail(struct ptx_parser *p, const char *what);
 
 /* The modifier was there; it is taken out. */
 bool ptx_take_mod(struct ptx_parser *p, enum ptx_mod mod);
+static inline bool ptx_has_mod(const struct ptx_parser *p, enum ptx_mod mod)
+{
+    return p->stmt.mods[mod / 64] >> (mod % 64) & 1;
+}
 /* The one type of an instruction; unsupported if there are more or none. */
 enum ptx_type ptx_one_type(struct ptx_parser *p);
 /* .rn .rz .rm .rp; *given_out may be NULL. */
@@ -66,6 +70,16 @@ void ptx_lower_int_minmax(struct ptx_parser *p, const struct ptx_descriptor *d, 
 void ptx_lower_lane(struct ptx_parser *p, int function, unsigned count, unsigned log2, unsigned result_log2, uint64_t imm);
 void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
 
+/* Halves: f16, bf16 and their pairs. */
+bool ptx_type_half(enum ptx_type type);
+void ptx_lower_half_arith(struct ptx_parser *p, int op, unsigned count);
+void ptx_lower_half_sign(struct ptx_parser *p, bool is_neg);
+void ptx_lower_half_approx(struct ptx_parser *p, int op);
+void ptx_lower_float_minmax(struct ptx_parser *p, bool is_min);
+/* The i-th operand, its subnormals flushed if so asked; one half of it (0 or 1 of a pair) as f32. */
+uint32_t ptx_lower_half_source(struct ptx_parser *p, unsigned i, enum ptx_type type, bool ftz);
+uint32_t ptx_lower_half_widen(struct ptx_parser *p, enum ptx_type type, uint32_t at, unsigned part);
+
 /* clang-format does not come to rest here. */
 /* clang-format off */
 #define PTX_LOWERINGS(X) \
@@ -73,7 +87,7 @@ void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, e
     X(prmt) X(shf) X(sad) X(lop3) X(dp4a) X(mul24) X(setp) X(set) X(selp) X(slct) X(float_unary) X(copysign) \
     X(testp) X(cvt) X(mov) X(ld) X(st) X(atom) X(cvta) X(isspacep) X(prefetch) X(fence) X(bra) X(brx) X(call) \
     X(exit) X(trap) X(bar) X(shfl) X(vote) X(activemask) X(match) X(nanosleep) X(carry) \
-    X(bit_range) X(fns)
+    X(bit_range) X(fns) X(video) X(vmad) X(video_simd)
 /* clang-format on */
 #define X(name) void ptx_lower_##name(struct ptx_parser *p, const struct ptx_descriptor *d);
 PTX_LOWERINGS(X)

@@ -62,9 +62,14 @@ static void parse_named(struct ptx_parser *p, struct ptx_operand *out)
     if (parse_sreg(p, out))
         return;
     bind_name(p, out);
-    if (p->token.kind == PTX_TOKEN_DOTTED)
-        ptx_parse_unsupported(p, p->token.line, "unsupported operand '%.*s.%.*s'", SHOWN(out->name_bytes), out->name,
-                              SHOWN(p->token.bytes), p->token.text);
+    if (p->token.kind == PTX_TOKEN_DOTTED) {
+        if (out->kind != PTX_OPERAND_REG || out->log2 != 2)
+            ptx_parse_unsupported(p, p->token.line, "unsupported operand '%.*s.%.*s'", SHOWN(out->name_bytes),
+                                  out->name, SHOWN(p->token.bytes), p->token.text);
+        out->part = p->token.text;
+        out->part_bytes = p->token.bytes;
+        ptx_parse_next(p);
+    }
 }
 
 static void parse_pair(struct ptx_parser *p, struct ptx_operand *out)
@@ -81,6 +86,13 @@ static void parse_pair(struct ptx_parser *p, struct ptx_operand *out)
 static void parse_number(struct ptx_parser *p, struct ptx_operand *out)
 {
     bool negative = ptx_parse_accept(p, '-');
+    if (negative && p->token.kind == PTX_TOKEN_IDENT) {
+        parse_named(p, out);
+        if (out->kind != PTX_OPERAND_REG || !out->log2)
+            ptx_parse_fail(p, p->token.line, "cannot negate '%.*s'", SHOWN(out->name_bytes), out->name);
+        out->negated = true;
+        return;
+    }
     if (p->token.kind == PTX_TOKEN_FLOAT) {
         out->kind = PTX_OPERAND_FLOAT;
         out->bits_bytes = p->token.bits_bytes;
@@ -125,7 +137,10 @@ static void parse_vector(struct ptx_parser *p, struct ptx_operand *out, unsigned
     do {
         if (out->count == 4 || depth)
             ptx_parse_unsupported(p, p->token.line, "unsupported vector operand");
-        parse_operand(p, &out->elements[out->count++], depth + 1);
+        struct ptx_operand *element = &out->elements[out->count++];
+        parse_operand(p, element, depth + 1);
+        if (element->part || element->second)
+            ptx_parse_unsupported(p, p->token.line, "unsupported vector operand");
     } while (ptx_parse_accept(p, ','));
     ptx_parse_expect(p, '}');
 }

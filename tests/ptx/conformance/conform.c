@@ -276,14 +276,14 @@ struct conform_figures conform_run(const struct conform_table *table, const char
     base = machine_alloc(&machine, (size_t)(CONFORM_INPUTS + CONFORM_RESULTS) * CONFORM_STRIDE);
     printf("%-22s %6s %10s %9s %10s\n", table->title, "forms", "cases", "failures", "worst ulp");
     struct conform_figures figures = {0};
-    for (size_t r = 0; r < table->count; r++) {
+    for (size_t r = 0; r < *table->count; r++) {
         const struct conform_row *row = &table->rows[r];
         size_t count;
         struct form *forms = conform_expand(row, &count);
         for (size_t i = 0; i < count && !row->tested_in && (!only || !strcmp(forms[i].name, only)); i += FORMS_AT_ONCE)
             run_forms(forms + i, (unsigned)(count - i < FORMS_AT_ONCE ? count - i : FORMS_AT_ONCE), &figures);
         size_t next_count = 0;
-        struct form *next = r + 1 < table->count ? conform_expand(row + 1, &next_count) : NULL;
+        struct form *next = r + 1 < *table->count ? conform_expand(row + 1, &next_count) : NULL;
         if (!next || strcmp(next->name, forms->name)) {
             if (figures.forms)
                 print_row(forms->name, &figures);

@@ -64,7 +64,8 @@ enum form_type {
 /* Modifiers that references ask for. Others are just text. */
 #define FORM_MODIFIERS(X)                                                                                              \
     X(rn)                                                                                                              \
-    X(rz) X(rm) X(rp) X(rna) X(rni) X(rzi) X(rmi) X(rpi) X(ftz) X(sat) X(satfinite) X(relu) X(NaN) X(xorsign) X(abs)   \
+    X(rz)                                                                                                              \
+    X(rm) X(rp) X(rna) X(rni) X(rzi) X(rmi) X(rpi) X(ftz) X(sat) X(satfinite) X(relu) X(NaN) X(xorsign) X(abs)         \
         X(approx) X(full) X(hi) X(lo) X(wide) X(cc) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(ls) X(hs) X(equ) X(neu)      \
             X(ltu) X(leu) X(gtu) X(geu) X(num) X(nan) X(and) X(or) X(xor) X(shiftamt) X(clamp) X(wrap) X(l) X(r)       \
                 X(add) X(min) X(max) X(po) X(shr7) X(shr15) X(f4e) X(b4e) X(rc8) X(ecl) X(ecr) X(rc16) X(finite)       \
@@ -121,23 +122,10 @@ struct conform_row {
 struct conform_table {
     const char *title;
     const struct conform_row *rows;
-    size_t count;
+    const size_t *count;
 };
 /* Every table of rows, for the list in the documents too; ends with a NULL title. */
 extern const struct conform_table conform_tables[];
-
-#define CONFORM_TABLE(name)                                                                                            \
-    extern const struct conform_row name[];                                                                            \
-    extern const size_t name##_count
-CONFORM_TABLE(rows_int);
-CONFORM_TABLE(rows_bits);
-CONFORM_TABLE(rows_float);
-CONFORM_TABLE(rows_half);
-CONFORM_TABLE(rows_compare);
-CONFORM_TABLE(rows_cvt);
-CONFORM_TABLE(rows_video);
-CONFORM_TABLE(rows_mem);
-#undef CONFORM_TABLE
 
 /* The members of a row's family, in order; the caller frees the array. */
 struct form *conform_expand(const struct conform_row *row, size_t *count_out);

@@ -95,6 +95,14 @@ void sg_race_forget(uint64_t va, uint64_t bytes);
 /* Thread-safe, no lock: a kernel's access. */
 void sg_race_access(struct sg_race_op *race, uint64_t va, unsigned bytes, unsigned how, bool on_host);
 
+/* ---- doubts (doubt.c) ---- */
+
+/* A race of which nobody may ever see the outcome: what a copy wrote to [va, va+bytes). `text` tells it. */
+void sg_doubt_add(enum sg_finding_kind kind, uint64_t va, uint64_t bytes, const char *text);
+/* An operation has ended: one that uses what it reads makes findings of doubts, and what it wrote is beyond doubt. */
+void sg_doubt_settle(const struct sg_trace *trace, bool uses, const char *what, struct sg_context *context);
+void sg_doubt_forget(uint64_t va, uint64_t bytes);
+
 /* ---- leaks (leak.c) ---- */
 void sg_leak_report(void);
 

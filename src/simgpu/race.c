@@ -47,7 +47,8 @@ struct sg_race_op {
     struct sg_recorder *recorder;
     struct sg_trace trace;
     _Atomic(bool) tells_host, hears_host;
-    bool is_kernel, is_flag;
+    bool uses, is_flag;             /* it uses what it reads: a kernel, or a copy to the job's pageable memory */
+    uint64_t pages_to, pages_bytes; /* a copy of whole pages: see doubt.c */
     uint64_t stream;
     char what[128]; /* "kernel name" */
     struct sg_race_op *prev, *next;
@@ -222,11 +223,15 @@ static void describe(struct sg_race_op *o, const struct sg_op *op)
 {
     o->stream = op->stream->number;
     if (op->kind == SG_OP_KERNEL) {
-        o->is_kernel = true;
+        o->uses = true;
         snprintf(o->what, sizeof o->what, "kernel %s", op->kernel.function->info->name);
     } else if (op->kind == SG_OP_COPY) {
         uint64_t bytes = (uint64_t)op->copy.width_bytes * op->copy.height;
+        bool pages = !((op->copy.dst | op->copy.src | bytes) & (SG_PAGE_BYTES - 1)) && op->copy.height == 1;
         o->is_flag = bytes <= FLAG_BYTES;
+        o->uses = op->copy.dst_device == SG_ON_HOST && !sg_host_at(op->copy.dst);
+        o->pages_to = pages ? op->copy.dst : 0;
+        o->pages_bytes = pages ? bytes : 0;
         snprintf(o->what, sizeof o->what, "a copy of %" PRIu64 " bytes %s", bytes,
                  op->copy.dst_device == SG_ON_HOST   ? "to host memory"
                  : op->copy.src_device == SG_ON_HOST ? "from host memory"
@@ -355,13 +360,18 @@ static void join_through_memory(struct sg_race_op *n)
 static void tell(const struct sg_race_op *n, bool n_writes, const struct sg_race_op *p, bool p_writes, uint64_t at,
                  struct sg_context *context)
 {
-    char where[200];
+    char where[200], text[700];
+    enum sg_finding_kind kind = sg_region_at(at) ? SG_FINDING_RACE : SG_FINDING_HOST_RACE;
+    const struct sg_race_op *pager = !n_writes && n->pages_to ? n : !p_writes && p->pages_to ? p : NULL;
     sg_describe_memory(at, where, sizeof where);
-    bool on_host = !sg_region_at(at);
-    sg_finding(on_host ? SG_FINDING_HOST_RACE : SG_FINDING_RACE, context,
-               "%s (stream %" PRIu64 ") %s and %s (stream %" PRIu64 ") %s 0x%" PRIx64 ", %s; nothing orders the two",
-               n->what, n->stream, n_writes ? "writes" : "reads", p->what, p->stream, p_writes ? "writes" : "reads", at,
-               where);
+    snprintf(text, sizeof text,
+             "%s (stream %" PRIu64 ") %s and %s (stream %" PRIu64 ") %s 0x%" PRIx64 ", %s; nothing orders the two",
+             n->what, n->stream, n_writes ? "writes" : "reads", p->what, p->stream, p_writes ? "writes" : "reads", at,
+             where);
+    if (pager)
+        sg_doubt_add(kind, pager->pages_to, pager->pages_bytes, text);
+    else
+        sg_finding(kind, context, "%s", text);
 }
 
 static void compare(const struct sg_race_op *n, const struct sg_race_op *p, struct sg_context *context)
@@ -444,6 +454,7 @@ static void settle(struct sg_race_op *o, struct sg_context *context, struct sg_c
     struct sg_race_op *p;
     join_through_memory(o);
     clock_join(line_clock, o->clock);
+    sg_doubt_settle(&o->trace, o->uses, o->what, context);
     DL_FOREACH(race.past, p)
     if (!is_before(p, o->clock) && !is_before(o, p->clock)) /* the latter: it heard of o through memory */
         compare(o, p, context);
@@ -514,6 +525,7 @@ void sg_race_host_read(const struct sg_copy *c, const char *what)
 
 void sg_race_forget(uint64_t va, uint64_t bytes)
 {
+    sg_doubt_forget(va, bytes);
     struct sg_race_op *p, *next;
     DL_FOREACH_SAFE(race.past, p, next)
     {

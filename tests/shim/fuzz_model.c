@@ -1,6 +1,7 @@
 /*
  * The fuzzer's program: fuzz_model [seconds=60] [seed=1] [threads=3] [host=mapped|denied] [commit=auto|lazy] [vram=32M].
- * HEADROOM_FUZZ_SECONDS in the environment overrides `seconds`. Ends with status 0, or 1 and what was found.
+ * HEADROOM_FUZZ_SECONDS in the environment overrides `seconds`; with HEADROOM_TEST_LONG, long=N overrides both. SIMGPU_CHECK
+ * makes simgpu look for what is undefined: it must find nothing. Ends with status 0, or 1 and what was found.
  */
 #include "fuzz.h"
 
@@ -20,7 +21,7 @@
 struct fuzz fuzz = {.seed = 1, .workers = 3, .host_mapped = true};
 extern const unsigned char shim_ptx[];
 
-static double seconds = 60;
+static double seconds = 60, long_seconds;
 static const char *commit_mode = "auto", *vram = "32M";
 
 /* --- history and failure ------------------------------------------------------------------------------------------ */
@@ -257,6 +258,9 @@ static unsigned long long figure(const char *report, const char *name)
 static int judge(const char *path, int status)
 {
     static char report[1 << 16];
+    static const char *const findings[] = {"\"race",           "\"host_race",       "\"red_zone",
+                                           "\"use_after_free", "\"use_after_unmap", "\"use_before_map",
+                                           "\"missing_grant"};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? read(fd, report, sizeof report - 1) : -1;
     if (fd >= 0)
@@ -272,18 +276,25 @@ static int judge(const char *path, int status)
         fprintf(stderr, "simgpu left no report at %s\n", path);
         return 3;
     }
+    unsigned long long undefined = 0;
+    for (size_t i = 0; i < sizeof findings / sizeof findings[0]; i++)
+        undefined += figure(report, findings[i]);
     unsigned long long unmapped = figure(report, "unmapped_in_flight"), freed = figure(report, "freed_in_flight");
     printf("unmapped in flight %llu, freed in flight %llu, kernels %llu, peak VRAM %llu of %llu\n", unmapped, freed,
            figure(report, "\"kernels"), figure(report, "peak_vram_bytes"), figure(report, "\"vram_bytes"));
     if (unmapped || freed)
         fprintf(stderr, "found: memory was taken away under running work (seed %llu)\n", (unsigned long long)fuzz.seed);
-    return unmapped || freed;
+    if (undefined)
+        fprintf(stderr, "found: what is undefined, %llu times (seed %llu); SIMGPU_LOG=warn says what\n", undefined,
+                (unsigned long long)fuzz.seed);
+    return unmapped || freed || undefined;
 }
 
 static int usage(const char *argument)
 {
     fprintf(stderr,
-            "fuzz_model: %s: expected seconds=N seed=N threads=1..%d host=mapped|denied commit=auto|lazy vram=SIZE\n",
+            "fuzz_model: %s: expected seconds=N long=N seed=N threads=1..%d host=mapped|denied commit=auto|lazy "
+            "vram=SIZE\n",
             argument, FUZZ_WORKERS_MOST);
     return 2;
 }
@@ -295,6 +306,8 @@ static int parse(int argc, char **argv)
         size_t key = value ? (size_t)(value++ - argv[i]) : 0;
         if (key == 7 && !memcmp(argv[i], "seconds", key))
             seconds = strtod(value, NULL);
+        else if (key == 4 && !memcmp(argv[i], "long", key))
+            long_seconds = strtod(value, NULL);
         else if (key == 4 && !memcmp(argv[i], "seed", key))
             fuzz.seed = strtoull(value, NULL, 10);
         else if (key == 7 && !memcmp(argv[i], "threads", key) && strtoul(value, NULL, 10) >= 1 &&
@@ -312,6 +325,9 @@ static int parse(int argc, char **argv)
     const char *given = getenv("HEADROOM_FUZZ_SECONDS");
     if (given && *given)
         seconds = strtod(given, NULL);
+    const char *is_long = getenv("HEADROOM_TEST_LONG");
+    if (is_long && *is_long && strcmp(is_long, "0") != 0 && long_seconds > 0)
+        seconds = long_seconds;
     return seconds > 0 ? 0 : usage("seconds");
 }
 

@@ -175,6 +175,47 @@ static int scene_host_memory(void)
     return 0;
 }
 
+/* Full warps, whose accesses take the interpreter's fast ways. */
+static int scene_warps(void)
+{
+    uint32_t v = 1, n = 4096;
+    set_up();
+    for (int i = 0; i < 2; i++) {
+        CUdeviceptr p = memory + (CUdeviceptr)i * (4 * n - 4); /* one word belongs to both */
+        MUST(cuLaunchKernel(function("fill"), n / 256, 1, 1, 256, 1, 1, 0, stream[i], (void *[]){&p, &v, &n}, NULL));
+    }
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
+/* A pager's copy, during which the page is written: it is made again before anybody uses it, or it is not. */
+static int move_pages(bool again)
+{
+    CUdeviceptr pages;
+    set_up();
+    MUST(cuMemAlloc_v2(&pages, 2 * PAGE));
+    MUST(cuMemsetD8_v2(pages, 0, 2 * PAGE));
+    MUST(cuCtxSynchronize());
+    MUST(cuMemcpyDtoDAsync_v2(pages + PAGE, pages, PAGE, stream[0]));
+    put(pages + 64, stream[1]);
+    MUST(cuCtxSynchronize());
+    if (again)
+        MUST(cuMemcpyDtoDAsync_v2(pages + PAGE, pages, PAGE, stream[0]));
+    copy_word(memory, pages + PAGE + 128, stream[0]);
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
+static int scene_moved(void)
+{
+    return move_pages(false);
+}
+
+static int scene_moved_again(void)
+{
+    return move_pages(true);
+}
+
 /* Pageable memory is read during the call: here while a copy into it waits behind a gate. */
 static int scene_staged(void)
 {
@@ -539,12 +580,13 @@ static int scene_interleave(void)
 
 SCENES({"two_kernels", scene_two_kernels}, {"by_luck", scene_by_luck}, {"copy_and_kernel", scene_copy_and_kernel},
        {"count_and_copy", scene_count_and_copy}, {"host_memory", scene_host_memory}, {"staged", scene_staged},
-       {"fatal", scene_fatal}, {"ordered", scene_ordered}, {"after_free", scene_after_free},
-       {"after_unmap", scene_after_unmap}, {"before_map", scene_before_map}, {"no_grant", scene_no_grant},
-       {"behind_small", scene_behind_small}, {"before_small", scene_before_small}, {"behind_large", scene_behind_large},
-       {"in_bounds", scene_in_bounds}, {"leaks", scene_leaks}, {"tidy", scene_tidy}, {"poison", scene_poison},
-       {"no_room", scene_no_room}, {"behind_itself", scene_behind_itself},
-       {"waits_for_the_host", scene_waits_for_the_host}, {"room", scene_room}, {"interleave", scene_interleave})
+       {"warps", scene_warps}, {"moved", scene_moved}, {"moved_again", scene_moved_again}, {"fatal", scene_fatal},
+       {"ordered", scene_ordered}, {"after_free", scene_after_free}, {"after_unmap", scene_after_unmap},
+       {"before_map", scene_before_map}, {"no_grant", scene_no_grant}, {"behind_small", scene_behind_small},
+       {"before_small", scene_before_small}, {"behind_large", scene_behind_large}, {"in_bounds", scene_in_bounds},
+       {"leaks", scene_leaks}, {"tidy", scene_tidy}, {"poison", scene_poison}, {"no_room", scene_no_room},
+       {"behind_itself", scene_behind_itself}, {"waits_for_the_host", scene_waits_for_the_host}, {"room", scene_room},
+       {"interleave", scene_interleave})
 
 /* ---- tests ---- */
 
@@ -603,6 +645,7 @@ Test(strict, two_operations_that_nothing_orders_are_a_race)
     finds("copy_and_kernel", "race", 0, "race", 1,
           WORDS("kernel put (stream ", "a copy of 4096 bytes to host memory", "128 bytes into the allocation 0x"));
     finds("count_and_copy", "race", 0, "race", 1, WORDS("kernel count (stream "));
+    finds("warps", "race", 0, "race", 1, WORDS("16380 bytes into the allocation 0x"));
     finds("two_kernels", "off", 0, "race", 0, WORDS(""));
 }
 
@@ -610,6 +653,13 @@ Test(strict, host_memory_that_a_copy_still_uses_is_a_race)
 {
     finds("host_memory", "race", 0, "host_race", 1, WORDS("0 bytes into the pinned host range 0x"));
     finds("staged", "race", 0, "host_race", 1, WORDS("race on host memory: ", "a copy of 4096 bytes "));
+}
+
+Test(strict, a_copy_of_pages_that_were_written_meanwhile_counts_when_it_is_used)
+{
+    finds("moved", "race", 0, "race", 1,
+          WORDS("a copy of 2097152 bytes", ", and kernel copy_word uses what was copied\n"));
+    finds_nothing("moved_again", "race");
 }
 
 Test(strict, a_fatal_race_is_a_sticky_error)

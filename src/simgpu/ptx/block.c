@@ -1,5 +1,6 @@
 /* One block: its memory, its barriers, and a slice of it on one thread. */
 #include "simgpu/ptx/block.h"
+#include "simgpu/ptx/out.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -115,8 +116,11 @@ struct ptx_block *ptx_block_create(const struct ptx_block_shape *shape)
 
 void ptx_block_destroy(struct ptx_block *b)
 {
-    if (b)
-        memory_give(b, b->memory_bytes);
+    if (!b)
+        return;
+    for (uint32_t i = 0; i < b->warp_count; i++)
+        ptx_async_destroy(&b->warps[i]);
+    memory_give(b, b->memory_bytes);
 }
 
 void ptx_block_start(struct ptx_block *b, uint64_t linear, const uint32_t ctaid[3], uint32_t entry_pc,
@@ -127,6 +131,7 @@ void ptx_block_start(struct ptx_block *b, uint64_t linear, const uint32_t ctaid[
     b->next_warp = 0;
     b->live_threads = b->threads;
     b->barriers_used = 0;
+    b->cluster_arrived = b->cluster_phase = 0;
     memset(b->barriers, 0, sizeof(b->barriers));
     memset(b->shared, SHARED_POISON, shared_bytes);
     for (uint32_t i = 0; i < b->warp_count; i++) {
@@ -135,6 +140,7 @@ void ptx_block_start(struct ptx_block *b, uint64_t linear, const uint32_t ctaid[
         w->live = lanes >= PTX_LANES ? UINT32_MAX : (1u << lanes) - 1;
         w->waiting = w->syncing = w->turn = 0;
         w->starved = false;
+        ptx_async_reset(w);
         for (unsigned k = 0; k < PTX_LANES; k++) {
             w->pc[k] = entry_pc;
             w->fp[k] = 0;
@@ -210,6 +216,7 @@ void ptx_run_exit(struct ptx_run *r, struct ptx_warp *w, uint32_t lanes)
     r->block->live_threads -= (uint32_t)__builtin_popcount(lanes);
     for (uint32_t used = r->block->barriers_used; used; used &= used - 1)
         check(r, (uint32_t)__builtin_ctz(used));
+    ptx_run_cluster_check(r->block);
 }
 
 bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *in, const uint8_t *frame,
@@ -303,11 +310,20 @@ void ptx_use_baseline(bool baseline)
     atomic_store(&baseline_only, baseline);
 }
 
+bool ptx_run_wide_vectors(void)
+{
+#ifdef PTX_HAVE_AVX2
+    return !atomic_load(&baseline_only) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi2");
+#else
+    return false;
+#endif
+}
+
 ptx_interp_fn *ptx_interp_best(void)
 {
 #ifdef PTX_HAVE_AVX2
-    if (!atomic_load(&baseline_only) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2"))
+    if (ptx_run_wide_vectors())
         return ptx_interp_avx2;
 #endif
     return ptx_interp_base;

@@ -24,6 +24,7 @@
 /* Generic address windows: above every device address (47 bits), 4 GiB each. */
 #define PTX_SHARED_WINDOW (UINT64_C(1) << 56)
 #define PTX_LOCAL_WINDOW (UINT64_C(2) << 56)
+#define PTX_PARAM_WINDOW (UINT64_C(3) << 56) /* an entry's parameters, read only */
 #define PTX_WINDOW_MASK (~UINT64_C(0xffffffff))
 
 enum ptx_op {
@@ -104,10 +105,35 @@ enum ptx_atom_op {
     PTX_ATOM_EXCH,
     PTX_ATOM_CAS,
 };
-enum ptx_atom_type { PTX_ATOM_U32, PTX_ATOM_S32, PTX_ATOM_U64, PTX_ATOM_S64, PTX_ATOM_F32, PTX_ATOM_F64 };
+enum ptx_atom_type {
+    PTX_ATOM_U32,
+    PTX_ATOM_S32,
+    PTX_ATOM_U64,
+    PTX_ATOM_S64,
+    PTX_ATOM_F32,
+    PTX_ATOM_F64,
+    PTX_ATOM_F16,
+    PTX_ATOM_BF16,
+    PTX_ATOM_F16X2,
+    PTX_ATOM_BF16X2,
+    PTX_ATOM_U16,
+};
 #define PTX_ATOM_AUX(op, type) ((uint32_t)(op) << 24 | (uint32_t)(type) << 28)
 #define PTX_ATOM_OP(aux) ((enum ptx_atom_op)((aux) >> 24 & 15))
 #define PTX_ATOM_TYPE(aux) ((enum ptx_atom_type)((aux) >> 28))
+
+/* aux of ISSPACEP: a space, or: */
+#define PTX_ISSPACEP_CONST 16u
+
+/*
+ * OUT and OUT_SYNC, the rarer operations: a function of out.h, its number in the low 8 bits of aux, what else it must know in
+ * the others; imm is the index of its operands in the module's `wides`. OUT_SYNC waits for the members in o[4] first.
+ */
+struct ptx_wide {
+    uint32_t *operands; /* results first; 0 = not there */
+    uint16_t result_count, count;
+};
+#define PTX_OUT_PARAMS(aux) ((aux) >> 8)
 
 /* aux of compares: how the result combines with predicate o[3]; o[0] result, o[4] second result (0 = none). */
 enum ptx_bool { PTX_BOOL_NONE, PTX_BOOL_AND, PTX_BOOL_OR, PTX_BOOL_XOR };
@@ -246,6 +272,8 @@ struct ptx_module {
     size_t const_reloc_count, const_reloc_capacity;
     struct ptx_call **calls;
     size_t call_count, call_capacity;
+    struct ptx_wide *wides;
+    size_t wide_count, wide_capacity;
     uint32_t *targets; /* of brx.idx */
     size_t target_count, target_capacity;
     bool linked;

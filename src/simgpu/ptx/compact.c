@@ -87,6 +87,21 @@ static void mention_call(struct compact *c, const struct ptx_call *call, uint32_
             mention(c, call->arguments[k].caller_offset, pc, block, false);
 }
 
+static void mention_wide(struct compact *c, const struct ptx_wide *wide, uint32_t pc, uint32_t block, bool defines)
+{
+    for (unsigned k = wide->result_count; k < wide->count; k++)
+        if (is_register(wide->operands[k]))
+            mention(c, wide->operands[k], pc, block, false);
+    for (unsigned k = 0; k < wide->result_count; k++)
+        if (is_register(wide->operands[k]))
+            mention(c, wide->operands[k], pc, block, defines);
+}
+
+static bool is_wide(const struct ptx_insn *in)
+{
+    return in->op == PTX_OP_OUT || in->op == PTX_OP_OUT_SYNC;
+}
+
 static void find_lifetimes(struct compact *c, const struct ptx_module *m)
 {
     uint32_t block = 0;
@@ -101,6 +116,8 @@ static void find_lifetimes(struct compact *c, const struct ptx_module *m)
                 mention(c, in->o[k], pc, block, !in->guard);
         if (in->op == PTX_OP_CALL)
             mention_call(c, m->calls[in->imm], pc, block);
+        else if (is_wide(in))
+            mention_wide(c, &m->wides[in->imm], pc, block, !in->guard);
     }
 }
 
@@ -224,6 +241,8 @@ static void rewrite(struct compact *c, struct ptx_function *f, const struct ptx_
         struct ptx_insn *in = &c->code[pc];
         for (unsigned k = 0; k < 6; k++)
             in->o[k] = placed(c, in->o[k], base);
+        for (unsigned k = 0; is_wide(in) && k < m->wides[in->imm].count; k++)
+            m->wides[in->imm].operands[k] = placed(c, m->wides[in->imm].operands[k], base);
         if (in->op != PTX_OP_CALL)
             continue;
         struct ptx_call *call = m->calls[in->imm];

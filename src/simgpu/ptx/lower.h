@@ -48,6 +48,19 @@ uint32_t ptx_result(struct ptx_parser *p, const struct ptx_operand *operand, uns
 uint32_t ptx_predicate(struct ptx_parser *p, const struct ptx_operand *operand);
 void ptx_lower_mem_address(struct ptx_parser *p, const struct ptx_operand *operand, enum ptx_space *space,
                            bool is_const, uint32_t bytes, struct ptx_insn *out, bool *addr32_out);
+/* A register or constant of 64 bits that holds the address [operand] within its space, which may not be a parameter's. */
+uint32_t ptx_lower_address(struct ptx_parser *p, const struct ptx_operand *operand, enum ptx_space space,
+                           uint32_t bytes);
+/* .const .global .shared .local .param; none = generic. */
+enum ptx_space ptx_take_space(struct ptx_parser *p, bool *is_const_out);
+/* .weak .volatile .relaxed.scope .acquire.scope ... */
+enum ptx_order ptx_take_order(struct ptx_parser *p);
+unsigned ptx_take_scope(struct ptx_parser *p); /* .cta .cluster .gpu .sys: how many were there */
+/* Cache hints; with .L2::cache_hint the last operand is a policy, which is checked and taken off the statement. */
+void ptx_take_cache_hints(struct ptx_parser *p);
+/* An OUT or OUT_SYNC instruction; `operands` is copied. */
+struct ptx_insn *ptx_emit_out(struct ptx_parser *p, bool sync, unsigned function, uint32_t params,
+                              const uint32_t *operands, unsigned result_count, unsigned count);
 void ptx_note_shared(struct ptx_parser *p, uint32_t variable);
 
 /* Over a finished function's code, branches resolved. Gives registers their places in the frame. */
@@ -87,7 +100,9 @@ uint32_t ptx_lower_half_widen(struct ptx_parser *p, enum ptx_type type, uint32_t
     X(prmt) X(shf) X(sad) X(lop3) X(dp4a) X(mul24) X(setp) X(set) X(selp) X(slct) X(float_unary) X(copysign) \
     X(testp) X(cvt) X(mov) X(ld) X(st) X(atom) X(cvta) X(isspacep) X(prefetch) X(fence) X(bra) X(brx) X(call) \
     X(exit) X(trap) X(bar) X(shfl) X(vote) X(activemask) X(match) X(nanosleep) X(carry) \
-    X(bit_range) X(fns) X(video) X(vmad) X(video_simd)
+    X(bit_range) X(fns) X(video) X(vmad) X(video_simd) \
+    X(redux) X(elect) X(hint) X(cluster) X(createpolicy) X(cp) X(mbarrier) X(mma) X(wmma) X(ldmatrix) X(stmatrix) \
+    X(movmatrix)
 /* clang-format on */
 #define X(name) void ptx_lower_##name(struct ptx_parser *p, const struct ptx_descriptor *d);
 PTX_LOWERINGS(X)

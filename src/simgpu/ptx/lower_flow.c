@@ -9,19 +9,6 @@ static void no_types(struct ptx_parser *p)
         ptx_lower_unsupported(p, NULL);
 }
 
-void ptx_lower_fence(struct ptx_parser *p, const struct ptx_descriptor *d)
-{
-    bool is_fence = d->op;
-    no_types(p);
-    if (is_fence && !ptx_take_mod(p, PTX_M_SC))
-        ptx_take_mod(p, PTX_M_ACQ_REL);
-    unsigned scopes = (unsigned)ptx_take_mod(p, PTX_M_CTA) + ptx_take_mod(p, PTX_M_SYS) +
-                      ptx_take_mod(p, is_fence ? PTX_M_GPU : PTX_M_GL);
-    if (scopes != 1)
-        ptx_lower_unsupported(p, NULL);
-    ptx_emit(p, PTX_OP_FENCE);
-}
-
 void ptx_lower_bra(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
     (void)d;
@@ -160,11 +147,16 @@ static void bar_red(struct ptx_parser *p, uint32_t aux)
 
 void ptx_lower_bar(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
-    (void)d;
     if (ptx_take_mod(p, PTX_M_WARP)) {
         bar_warp(p);
         return;
     }
+    if (ptx_take_mod(p, PTX_M_CLUSTER)) {
+        ptx_lower_cluster(p, d);
+        return;
+    }
+    if (!p->stmt.operand_count)
+        ptx_lower_fail(p, "wrong number of operands");
     ptx_take_mod(p, PTX_M_CTA);
     ptx_take_mod(p, PTX_M_ALIGNED);
     if (ptx_take_mod(p, PTX_M_RED)) {
@@ -190,6 +182,15 @@ void ptx_lower_bar(struct ptx_parser *p, const struct ptx_descriptor *d)
     in->aux = arrive ? PTX_BAR_ARRIVE : PTX_BAR_SYNC;
 }
 
+/* The forms without .sync ended with sm_70. */
+static bool take_sync(struct ptx_parser *p)
+{
+    bool sync = ptx_take_mod(p, PTX_M_SYNC);
+    if (!sync && p->module->target >= 70)
+        ptx_lower_unsupported(p, NULL);
+    return sync;
+}
+
 void ptx_lower_shfl(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
     (void)d;
@@ -197,13 +198,14 @@ void ptx_lower_shfl(struct ptx_parser *p, const struct ptx_descriptor *d)
     for (int m = PTX_M_UP; m <= PTX_M_IDX; m++)
         if (mode < 0 && ptx_take_mod(p, (enum ptx_mod)m))
             mode = m - PTX_M_UP + PTX_SHFL_UP;
-    if (mode < 0 || !ptx_take_mod(p, PTX_M_SYNC) || ptx_type_log2(ptx_one_type(p)) != 2)
+    bool sync = take_sync(p);
+    if (mode < 0 || ptx_type_log2(ptx_one_type(p)) != 2)
         ptx_lower_unsupported(p, NULL);
-    if (p->stmt.operand_count != 5)
+    if (p->stmt.operand_count != 4u + sync)
         ptx_lower_fail(p, "wrong number of operands");
     struct ptx_operand first = *ptx_operand_at(p, 0);
-    uint32_t from[4];
-    for (unsigned i = 0; i < 4; i++)
+    uint32_t from[4] = {0};
+    for (unsigned i = 0; i < 3u + sync; i++)
         from[i] = ptx_source(p, ptx_operand_at(p, i + 1), 2, PTX_NONE);
     uint32_t result = ptx_result(p, &first, 2);
     struct ptx_insn *in = ptx_emit(p, PTX_OP_SHFL);
@@ -221,10 +223,13 @@ void ptx_lower_vote(struct ptx_parser *p, const struct ptx_descriptor *d)
     for (int i = 0; i < 4; i++)
         if (mode < 0 && ptx_take_mod(p, mods[i]))
             mode = i;
-    if (mode < 0 || !ptx_take_mod(p, PTX_M_SYNC) || ptx_one_type(p) != (mode == PTX_VOTE_BALLOT ? PTX_B32 : PTX_PRED))
+    bool sync = take_sync(p);
+    if (mode < 0 || ptx_one_type(p) != (mode == PTX_VOTE_BALLOT ? PTX_B32 : PTX_PRED))
         ptx_lower_unsupported(p, NULL);
+    if (p->stmt.operand_count != 2u + sync)
+        ptx_lower_fail(p, "wrong number of operands");
     uint32_t pred = ptx_predicate(p, ptx_operand_at(p, 1));
-    uint32_t mask = ptx_source(p, ptx_operand_at(p, 2), 2, PTX_B32);
+    uint32_t mask = sync ? ptx_source(p, ptx_operand_at(p, 2), 2, PTX_B32) : 0;
     uint32_t result = ptx_result(p, ptx_operand_at(p, 0), mode == PTX_VOTE_BALLOT ? 2 : 0);
     struct ptx_insn *in = ptx_emit(p, PTX_OP_VOTE);
     in->o[0] = result;

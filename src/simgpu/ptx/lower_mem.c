@@ -56,6 +56,37 @@ static void unpack(struct ptx_parser *p, const struct ptx_operand *to, const str
     mov_op(p, PTX_OP_HIGH_32, parts[3], high, 0);
 }
 
+/* The two 64-bit registers of a .b128 one, or of a vector {low, high}. */
+static void halves(struct ptx_parser *p, const struct ptx_operand *o, struct ptx_operand out[2])
+{
+    if (o->kind == PTX_OPERAND_VECTOR && o->count == 2) {
+        out[0] = o->elements[0];
+        out[1] = o->elements[1];
+        return;
+    }
+    if (o->kind == PTX_OPERAND_SINK) {
+        out[0] = out[1] = *o;
+        return;
+    }
+    if (o->kind != PTX_OPERAND_REG || o->log2 != 4)
+        ptx_lower_fail(p, "an operand that is not 128 bits wide");
+    for (unsigned i = 0; i < 2; i++)
+        out[i] = (struct ptx_operand){.kind = PTX_OPERAND_REG, .log2 = 3, .reg = o->reg + i};
+}
+
+static void mov_wide(struct ptx_parser *p, const struct ptx_operand *to, const struct ptx_operand *from)
+{
+    struct ptx_operand source[2], result[2];
+    uint32_t a[2], temp = ptx_temp(p, 3);
+    halves(p, from, source);
+    halves(p, to, result);
+    for (unsigned i = 0; i < 2; i++)
+        a[i] = ptx_source(p, &source[i], 3, PTX_B64);
+    mov_op(p, PTX_OP_MOV_64, temp, a[1], 0); /* the first result may be the second source */
+    mov_op(p, PTX_OP_MOV_64, ptx_result(p, &result[0], 3), a[0], 0);
+    mov_op(p, PTX_OP_MOV_64, ptx_result(p, &result[1], 3), temp, 0);
+}
+
 void ptx_lower_mov(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
     (void)d;
@@ -67,7 +98,11 @@ void ptx_lower_mov(struct ptx_parser *p, const struct ptx_descriptor *d)
         mov_op(p, PTX_OP_PMOV, ptx_result(p, to, 0), a, 0);
         return;
     }
-    if (!log2 || type == PTX_F16)
+    if (type == PTX_B128) {
+        mov_wide(p, to, from);
+        return;
+    }
+    if (!log2 || ptx_type_half(type))
         ptx_lower_unsupported(p, NULL);
     if (from->kind == PTX_OPERAND_VECTOR) {
         pack(p, to, from, log2);
@@ -77,45 +112,6 @@ void ptx_lower_mov(struct ptx_parser *p, const struct ptx_descriptor *d)
         uint32_t a = ptx_source(p, from, log2, type);
         mov_op(p, PTX_OP_MOV_16 + (int)log2 - 1, ptx_result(p, to, log2), a, 0);
     }
-}
-
-static enum ptx_space take_space(struct ptx_parser *p, bool *is_const_out)
-{
-    bool is_const = ptx_take_mod(p, PTX_M_CONST);
-    enum ptx_space space = is_const ? PTX_SPACE_GLOBAL : PTX_SPACE_GENERIC;
-    if (ptx_take_mod(p, PTX_M_GLOBAL))
-        space = PTX_SPACE_GLOBAL;
-    else if (ptx_take_mod(p, PTX_M_SHARED) || ptx_take_mod(p, PTX_M_SHARED_CTA))
-        space = PTX_SPACE_SHARED;
-    else if (ptx_take_mod(p, PTX_M_LOCAL))
-        space = PTX_SPACE_LOCAL;
-    else if (ptx_take_mod(p, PTX_M_PARAM))
-        space = p->function->info.is_entry ? PTX_SPACE_PARAM : PTX_SPACE_FRAME;
-    *is_const_out = is_const;
-    return space;
-}
-
-/* .weak .volatile .relaxed.scope .acquire.scope .release.scope */
-static enum ptx_order take_order(struct ptx_parser *p)
-{
-    enum ptx_order order = PTX_ORDER_WEAK;
-    unsigned given = ptx_take_mod(p, PTX_M_WEAK);
-    if (ptx_take_mod(p, PTX_M_VOLATILE))
-        given++, order = PTX_ORDER_RELAXED;
-    if (ptx_take_mod(p, PTX_M_RELAXED))
-        given++, order = PTX_ORDER_RELAXED;
-    if (ptx_take_mod(p, PTX_M_ACQUIRE))
-        given++, order = PTX_ORDER_ACQ_REL;
-    if (ptx_take_mod(p, PTX_M_RELEASE))
-        given++, order = PTX_ORDER_ACQ_REL;
-    if (ptx_take_mod(p, PTX_M_ACQ_REL))
-        given++, order = PTX_ORDER_ACQ_REL;
-    unsigned scopes = 0;
-    for (int m = PTX_M_CTA; m <= PTX_M_SYS; m++)
-        scopes += ptx_take_mod(p, (enum ptx_mod)m);
-    if (given > 1 || scopes > 1)
-        ptx_lower_unsupported(p, NULL);
-    return order;
 }
 
 /* Where a parameter's or call argument's bytes are. */
@@ -200,6 +196,8 @@ static unsigned take_vector(struct ptx_parser *p)
 {
     if (ptx_take_mod(p, PTX_M_V2))
         return 1;
+    if (ptx_take_mod(p, PTX_M_V8))
+        return 3;
     return ptx_take_mod(p, PTX_M_V4) ? 2 : 0;
 }
 
@@ -224,19 +222,45 @@ static unsigned register_log2(struct ptx_parser *p, const struct ptx_operand *da
     return reg_log2 ? reg_log2 : log2 ? log2 : 1;
 }
 
-static void take_cache_hints(struct ptx_parser *p, bool is_load)
-{
-    for (int m = PTX_M_CA; m <= PTX_M_WT; m++)
-        if (is_load ? m <= PTX_M_CV : m == PTX_M_CG || m == PTX_M_CS || m >= PTX_M_WB)
-            ptx_take_mod(p, (enum ptx_mod)m);
-}
-
 static enum ptx_type memory_type(struct ptx_parser *p)
 {
     enum ptx_type type = ptx_one_type(p);
-    if (type == PTX_PRED || type == PTX_F16)
+    if (type == PTX_PRED || ptx_type_half(type) || type == PTX_TF32)
         ptx_lower_unsupported(p, NULL);
     return type;
+}
+
+/* A 128-bit element is two of 64 bits; eight of 32 bits are four of 64, packed before a store and unpacked behind a load. */
+struct transfer {
+    struct ptx_operand plain[4];
+    const struct ptx_operand *data; /* as asked for */
+    const struct ptx_operand *moved;
+    enum ptx_type type;
+    unsigned log2, vec_log2;
+};
+
+static void take_transfer(struct ptx_parser *p, const struct ptx_operand *o, enum ptx_space space, struct transfer *out)
+{
+    unsigned vec_log2 = take_vector(p);
+    enum ptx_type type = memory_type(p);
+    unsigned log2 = ptx_type_log2(type);
+    bool is_long = log2 + vec_log2 == 5 && log2 >= 2 && log2 < 4 && space == PTX_SPACE_GLOBAL; /* sm_100 */
+    if (!is_long && (log2 + vec_log2 > 4 || vec_log2 == 3))
+        ptx_lower_unsupported(p, NULL);
+    *out = (struct transfer){.type = type, .log2 = log2, .vec_log2 = vec_log2};
+    out->data = out->moved = data_operands(p, o, vec_log2);
+    if (log2 == 4) {
+        halves(p, o, out->plain);
+    } else if (vec_log2 == 3) {
+        for (unsigned i = 0; i < 4; i++)
+            out->plain[i] = (struct ptx_operand){.kind = PTX_OPERAND_REG, .log2 = 3, .reg = ptx_temp(p, 3)};
+    } else {
+        return;
+    }
+    out->moved = out->plain;
+    out->log2 = 3;
+    out->vec_log2 = log2 == 4 ? 1 : 2;
+    out->type = PTX_B64;
 }
 
 /* The frequent forms have operations of their own, right after the general one. */
@@ -253,17 +277,20 @@ void ptx_lower_ld(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
     (void)d;
     bool is_const, addr32;
-    enum ptx_space space = take_space(p, &is_const);
-    enum ptx_order order = take_order(p);
+    enum ptx_space space = ptx_take_space(p, &is_const);
+    enum ptx_order order = ptx_take_order(p);
     if (ptx_take_mod(p, PTX_M_NC) && space != PTX_SPACE_GLOBAL)
         ptx_lower_unsupported(p, NULL);
-    take_cache_hints(p, true);
-    unsigned vec_log2 = take_vector(p);
-    enum ptx_type type = memory_type(p);
-    unsigned log2 = ptx_type_log2(type);
-    if (log2 + vec_log2 > 4)
-        ptx_lower_unsupported(p, NULL);
-    const struct ptx_operand *data = data_operands(p, ptx_operand_at(p, 0), vec_log2);
+    for (int m = PTX_M_CA; m <= PTX_M_CV; m++)
+        ptx_take_mod(p, (enum ptx_mod)m);
+    ptx_take_cache_hints(p);
+    if (p->stmt.operand_count != 2)
+        ptx_lower_fail(p, "wrong number of operands");
+    struct transfer t;
+    take_transfer(p, ptx_operand_at(p, 0), space, &t);
+    unsigned log2 = t.log2, vec_log2 = t.vec_log2;
+    enum ptx_type type = t.type;
+    const struct ptx_operand *data = t.moved;
     unsigned reg_log2 = register_log2(p, data, 1u << vec_log2, log2);
     struct ptx_insn form = {0};
     ptx_lower_mem_address(p, ptx_operand_at(p, 1), &space, is_const, 1u << (log2 + vec_log2), &form, &addr32);
@@ -273,25 +300,39 @@ void ptx_lower_ld(struct ptx_parser *p, const struct ptx_descriptor *d)
     memcpy(in->o, form.o, sizeof(in->o));
     in->imm = form.imm;
     in->aux = PTX_MEM_AUX(space, log2, ptx_type_signed(type), reg_log2, vec_log2, addr32, order);
+    if (t.data == t.moved || t.data->log2 == 4 || vec_log2 != 2)
+        return;
+    for (unsigned i = 0; i < 8; i++)
+        mov_op(p, i & 1 ? PTX_OP_HIGH_64 : PTX_OP_LOW_64, ptx_result(p, &t.data[i], 2), t.plain[i / 2].reg, 0);
 }
 
 void ptx_lower_st(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
     (void)d;
     bool is_const, addr32;
-    enum ptx_space space = take_space(p, &is_const);
+    enum ptx_space space = ptx_take_space(p, &is_const);
     if (is_const)
         ptx_lower_unsupported(p, NULL);
     if (space == PTX_SPACE_PARAM)
         space = PTX_SPACE_FRAME; /* an entry stores only into call arguments */
-    enum ptx_order order = take_order(p);
-    take_cache_hints(p, false);
-    unsigned vec_log2 = take_vector(p);
-    enum ptx_type type = memory_type(p);
-    unsigned log2 = ptx_type_log2(type);
-    if (log2 + vec_log2 > 4)
-        ptx_lower_unsupported(p, NULL);
-    const struct ptx_operand *data = data_operands(p, ptx_operand_at(p, 1), vec_log2);
+    enum ptx_order order = ptx_take_order(p);
+    for (int m = PTX_M_CA; m <= PTX_M_WT; m++)
+        if (m == PTX_M_CG || m == PTX_M_CS || m >= PTX_M_WB)
+            ptx_take_mod(p, (enum ptx_mod)m);
+    ptx_take_cache_hints(p);
+    if (p->stmt.operand_count != 2)
+        ptx_lower_fail(p, "wrong number of operands");
+    struct transfer t;
+    take_transfer(p, ptx_operand_at(p, 1), space, &t);
+    unsigned log2 = t.log2, vec_log2 = t.vec_log2;
+    enum ptx_type type = t.type;
+    const struct ptx_operand *data = t.moved;
+    if (t.data != t.moved && vec_log2 == 2)
+        for (unsigned i = 0; i < 4; i++) {
+            uint32_t low = ptx_source(p, &t.data[2 * i], 2, PTX_B32),
+                     high = ptx_source(p, &t.data[2 * i + 1], 2, PTX_B32);
+            mov_op(p, PTX_OP_PACK_64, t.plain[i].reg, low, high);
+        }
     unsigned reg_log2 = register_log2(p, data, 1u << vec_log2, log2);
     struct ptx_insn form = {0};
     ptx_lower_mem_address(p, ptx_operand_at(p, 0), &space, is_const, 1u << (log2 + vec_log2), &form, &addr32);
@@ -305,83 +346,14 @@ void ptx_lower_st(struct ptx_parser *p, const struct ptx_descriptor *d)
     in->aux = PTX_MEM_AUX(space, log2, 0, reg_log2, vec_log2, addr32, order);
 }
 
-static int take_atom_op(struct ptx_parser *p)
-{
-    static const struct {
-        enum ptx_mod mod;
-        enum ptx_atom_op op;
-    } ops[] = {
-        {PTX_M_ADD, PTX_ATOM_ADD},   {PTX_M_MIN, PTX_ATOM_MIN}, {PTX_M_MAX, PTX_ATOM_MAX}, {PTX_M_INC, PTX_ATOM_INC},
-        {PTX_M_DEC, PTX_ATOM_DEC},   {PTX_M_AND, PTX_ATOM_AND}, {PTX_M_OR, PTX_ATOM_OR},   {PTX_M_XOR, PTX_ATOM_XOR},
-        {PTX_M_EXCH, PTX_ATOM_EXCH}, {PTX_M_CAS, PTX_ATOM_CAS},
-    };
-    for (unsigned i = 0; i < sizeof(ops) / sizeof(ops[0]); i++)
-        if (ptx_take_mod(p, ops[i].mod))
-            return ops[i].op;
-    ptx_lower_unsupported(p, NULL);
-}
-
-static bool atom_type_fits(enum ptx_atom_op op, enum ptx_type type)
-{
-    switch (op) {
-    case PTX_ATOM_ADD:
-        return type == PTX_U32 || type == PTX_S32 || type == PTX_U64 || type == PTX_F32 || type == PTX_F64;
-    case PTX_ATOM_MIN:
-    case PTX_ATOM_MAX: return type == PTX_U32 || type == PTX_S32 || type == PTX_U64 || type == PTX_S64;
-    case PTX_ATOM_INC:
-    case PTX_ATOM_DEC: return type == PTX_U32;
-    default: /* LLVM writes .b32; a type of the same size means the same bits */
-        return ptx_type_log2(type) >= 2 && type != PTX_PRED;
-    }
-}
-
-static enum ptx_atom_type atom_type(enum ptx_type type)
-{
-    switch (type) {
-    case PTX_F32: return PTX_ATOM_F32;
-    case PTX_F64: return PTX_ATOM_F64;
-    case PTX_S32: return PTX_ATOM_S32;
-    case PTX_S64: return PTX_ATOM_S64;
-    default: return ptx_type_log2(type) == 3 ? PTX_ATOM_U64 : PTX_ATOM_U32;
-    }
-}
-
-/* atom d, [a], b{, c}; red [a], b. */
-void ptx_lower_atom(struct ptx_parser *p, const struct ptx_descriptor *d)
-{
-    bool is_const, addr32, is_red = d->op;
-    enum ptx_space space = take_space(p, &is_const);
-    enum ptx_order order = take_order(p);
-    if (is_const || space == PTX_SPACE_LOCAL || space == PTX_SPACE_PARAM || space == PTX_SPACE_FRAME)
-        ptx_lower_unsupported(p, NULL);
-    enum ptx_atom_op op = (enum ptx_atom_op)take_atom_op(p);
-    enum ptx_type type = ptx_one_type(p);
-    unsigned log2 = ptx_type_log2(type), first = is_red ? 0 : 1;
-    if (!atom_type_fits(op, type) || (is_red && op >= PTX_ATOM_EXCH))
-        ptx_lower_unsupported(p, NULL);
-    if (p->stmt.operand_count != first + 2 + (op == PTX_ATOM_CAS))
-        ptx_lower_fail(p, "wrong number of operands");
-    struct ptx_insn form = {0};
-    ptx_lower_mem_address(p, ptx_operand_at(p, first), &space, false, 1u << log2, &form, &addr32);
-    form.o[1] = ptx_source(p, ptx_operand_at(p, first + 1), log2, type);
-    if (op == PTX_ATOM_CAS)
-        form.o[2] = ptx_source(p, ptx_operand_at(p, first + 2), log2, type);
-    form.o[0] = is_red ? 0 : ptx_result(p, ptx_operand_at(p, 0), log2);
-    struct ptx_insn *in = ptx_emit(p, PTX_OP_ATOM);
-    memcpy(in->o, form.o, sizeof(in->o));
-    in->imm = form.imm;
-    in->flops = ptx_type_float(type);
-    in->aux = PTX_MEM_AUX(space, log2, 0, log2, 0, addr32, order) | PTX_ATOM_AUX(op, atom_type(type));
-}
-
 /* cvta.space d, a: to generic; cvta.to.space: from generic. */
 void ptx_lower_cvta(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
     (void)d;
     bool to = ptx_take_mod(p, PTX_M_TO), is_const;
-    enum ptx_space space = take_space(p, &is_const);
+    enum ptx_space space = ptx_take_space(p, &is_const);
     enum ptx_type type = ptx_one_type(p);
-    if (type != PTX_U64 || space == PTX_SPACE_GENERIC || space == PTX_SPACE_PARAM || space == PTX_SPACE_FRAME)
+    if (type != PTX_U64 || space == PTX_SPACE_GENERIC || space == PTX_SPACE_FRAME)
         ptx_lower_unsupported(p, NULL);
     uint32_t a = ptx_source(p, ptx_operand_at(p, 1), 3, type);
     uint32_t result = ptx_result(p, ptx_operand_at(p, 0), 3);
@@ -389,7 +361,10 @@ void ptx_lower_cvta(struct ptx_parser *p, const struct ptx_descriptor *d)
         mov_op(p, PTX_OP_MOV_64, result, a, 0);
         return;
     }
-    uint32_t window = ptx_constant(p, 3, space == PTX_SPACE_SHARED ? PTX_SHARED_WINDOW : PTX_LOCAL_WINDOW);
+    uint32_t window = ptx_constant(p, 3,
+                                   space == PTX_SPACE_SHARED  ? PTX_SHARED_WINDOW
+                                   : space == PTX_SPACE_LOCAL ? PTX_LOCAL_WINDOW
+                                                              : PTX_PARAM_WINDOW);
     mov_op(p, to ? PTX_OP_SUB_64 : PTX_OP_ADD_64, result, a, window);
 }
 
@@ -397,28 +372,13 @@ void ptx_lower_isspacep(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
     (void)d;
     bool is_const;
-    enum ptx_space space = take_space(p, &is_const);
-    /* .const memory is addressed like .global here: which of the two an address is cannot be told. */
-    if (is_const || space > PTX_SPACE_LOCAL || p->stmt.type_count)
+    enum ptx_space space = ptx_take_space(p, &is_const);
+    if ((space > PTX_SPACE_LOCAL && space != PTX_SPACE_PARAM) || p->stmt.type_count)
         ptx_lower_unsupported(p, NULL);
     uint32_t a = ptx_source(p, ptx_operand_at(p, 1), 3, PTX_U64);
     uint32_t result = ptx_result(p, ptx_operand_at(p, 0), 0);
     struct ptx_insn *in = ptx_emit(p, PTX_OP_ISSPACEP);
     in->o[0] = result;
     in->o[1] = a;
-    in->aux = space;
-}
-
-/* A hint: checked for form, no code. */
-void ptx_lower_prefetch(struct ptx_parser *p, const struct ptx_descriptor *d)
-{
-    (void)d;
-    bool is_const, addr32;
-    enum ptx_space space = take_space(p, &is_const);
-    if (!ptx_take_mod(p, PTX_M_L1) && !ptx_take_mod(p, PTX_M_L2))
-        ptx_lower_unsupported(p, NULL);
-    if (p->stmt.type_count || space == PTX_SPACE_SHARED || space == PTX_SPACE_PARAM || space == PTX_SPACE_FRAME)
-        ptx_lower_unsupported(p, NULL);
-    struct ptx_insn form = {0};
-    ptx_lower_mem_address(p, ptx_operand_at(p, 0), &space, is_const, 1, &form, &addr32);
+    in->aux = is_const ? PTX_ISSPACEP_CONST : space;
 }

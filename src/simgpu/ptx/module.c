@@ -204,6 +204,7 @@ void ptx_module_destroy(struct ptx_module *m)
     free(m->const_relocs);
     free(m->calls);
     free(m->targets);
+    free(m->wides);
     ptx_arena_finish(&m->arena);
     free(m);
 }
@@ -230,6 +231,14 @@ int ptx_module_link(struct ptx_module *m, struct ptx_error *error)
     }
     m->linked = true;
     return 0;
+}
+
+bool ptx_module_is_const(const struct ptx_module *m, uint64_t address)
+{
+    for (size_t i = 0; i < m->global_count; i++)
+        if (m->globals[i].is_const && address - m->globals[i].address < m->globals[i].size_bytes)
+            return true;
+    return false;
 }
 
 unsigned ptx_module_target(const struct ptx_module *m)

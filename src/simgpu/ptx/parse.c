@@ -182,7 +182,7 @@ static struct ptx_symbol *find_numbered(struct ptx_parser *p, struct ptx_map *sc
         struct ptx_symbol *symbol = ptx_parse_take(p, sizeof(*symbol));
         symbol->kind = PTX_SYM_REGISTER;
         symbol->log2 = family->log2;
-        symbol->offset = family->offset + number * (family->log2 ? 1 : 4);
+        symbol->offset = family->offset + number * (family->log2 == 4 ? 2 : family->log2 ? 1 : 4);
         if (ptx_map_add(scope, &p->module->arena, name, bytes, symbol) < 0)
             ptx_parse_out_of_memory(p);
         return symbol;

@@ -64,6 +64,11 @@ static inline bool ptx_type_float(enum ptx_type t)
 {
     return t >= PTX_F16 && t <= PTX_TF32;
 }
+/* Types of which a 16-bit or 32-bit register holds one or two halves. */
+static inline bool ptx_type_half(enum ptx_type t)
+{
+    return t == PTX_F16 || (t >= PTX_F16X2 && t <= PTX_BF16X2);
+}
 /* Integer types that arithmetic takes: 16, 32, 64 bits, signed or not. */
 static inline bool ptx_type_int(enum ptx_type t)
 {
@@ -131,7 +136,7 @@ struct ptx_operand {
     uint64_t value; /* INT (two's complement), FLOAT bits, ADDRESS offset */
     double number;
     struct ptx_symbol *symbol;    /* SYMBOL, ADDRESS */
-    struct ptx_operand *elements; /* VECTOR: 2 or 4 */
+    struct ptx_operand *elements; /* VECTOR */
     const char *name;             /* for messages, and labels not seen yet */
     size_t name_bytes;
     const char *part; /* of a register, without the dot: a.h1 of a video instruction; NULL = none */
@@ -139,6 +144,7 @@ struct ptx_operand {
 };
 
 #define PTX_MAX_OPERANDS 8
+#define PTX_MAX_ELEMENTS 8
 #define PTX_MAX_TYPES 4
 
 /* One instruction as read. */

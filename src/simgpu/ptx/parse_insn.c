@@ -128,14 +128,16 @@ static void parse_address(struct ptx_parser *p, struct ptx_operand *out)
     else if (ptx_parse_is_punct(p, '-'))
         out->value = ptx_parse_integer(p);
     ptx_parse_expect(p, ']');
+    if (ptx_parse_is_dotted(p, "unified")) /* of memory that several address spaces share: all do here */
+        ptx_parse_next(p);
 }
 
 static void parse_vector(struct ptx_parser *p, struct ptx_operand *out, unsigned depth)
 {
     out->kind = PTX_OPERAND_VECTOR;
-    out->elements = ptx_parse_take(p, 4 * sizeof(*out->elements));
+    out->elements = ptx_parse_take(p, PTX_MAX_ELEMENTS * sizeof(*out->elements));
     do {
-        if (out->count == 4 || depth)
+        if (out->count == PTX_MAX_ELEMENTS || depth)
             ptx_parse_unsupported(p, p->token.line, "unsupported vector operand");
         struct ptx_operand *element = &out->elements[out->count++];
         parse_operand(p, element, depth + 1);

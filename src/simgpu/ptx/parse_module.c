@@ -278,11 +278,11 @@ static void parse_reg(struct ptx_parser *p)
         if (ptx_parse_accept(p, '<')) {
             symbol = ptx_parse_declare(p, name, bytes, PTX_SYM_REGISTERS);
             symbol->count = (uint32_t)ptx_parse_unsigned(p, 1 << 20, "number of registers");
-            symbol->offset = ptx_frame_registers(p, log2, symbol->count);
+            symbol->offset = ptx_frame_registers(p, log2 == 4 ? 3 : log2, (uint64_t)symbol->count << (log2 == 4));
             ptx_parse_expect(p, '>');
         } else {
             symbol = ptx_parse_declare(p, name, bytes, PTX_SYM_REGISTER);
-            symbol->offset = ptx_frame_register(p, log2);
+            symbol->offset = log2 == 4 ? ptx_frame_registers(p, 3, 2) : ptx_frame_register(p, log2);
         }
         symbol->log2 = (uint8_t)log2;
     } while (ptx_parse_accept(p, ','));

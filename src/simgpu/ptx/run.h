@@ -22,7 +22,9 @@ struct ptx_warp {
     uint8_t *local;                 /* 32 times local_bytes */
     uint32_t bar_result[PTX_LANES]; /* offset in registers; 0 = none */
     uint8_t bar_kind[PTX_LANES], bar_id[PTX_LANES];
-    uint32_t bar_shared; /* 1 + the barrier that all waiting lanes wait for without wanting a result; 0 = not so */
+    uint32_t cluster_odd;    /* lanes that last arrived at the cluster's barrier in an odd phase */
+    struct ptx_async *async; /* copies that have not been waited for, see async.c; NULL = none so far */
+    uint32_t bar_shared;     /* 1 + the barrier that all waiting lanes wait for without wanting a result; 0 = not so */
 };
 
 struct ptx_barrier {
@@ -41,6 +43,7 @@ struct ptx_block {
     uint32_t live_threads, threads;
     uint32_t barriers_used; /* bit per barrier with arrivals */
     struct ptx_barrier barriers[PTX_BARRIERS];
+    uint32_t cluster_arrived, cluster_phase;
     uint8_t *shared;
     struct ptx_warp *warps;
     struct ptx_block_spin { /* see spin.c */
@@ -85,6 +88,11 @@ bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_ins
                      uint32_t fp, uint32_t lanes, uint32_t pc);
 /* Lanes leave for good: barriers may complete by it. */
 void ptx_run_exit(struct ptx_run *r, struct ptx_warp *w, uint32_t lanes);
+/* Does the address lie in a .const variable of the module? */
+bool ptx_module_is_const(const struct ptx_module *module, uint64_t address);
+void ptx_run_cluster_check(struct ptx_block *block); /* threads have arrived or left */
+void ptx_async_reset(struct ptx_warp *warp);         /* forgets its copies */
+void ptx_async_destroy(struct ptx_warp *warp);
 uint64_t ptx_run_nanoseconds(const struct ptx_run *r);
 
 /* *p = op(*p, b, c); the old value. Atomic towards other threads when `atomic`. */

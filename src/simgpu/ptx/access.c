@@ -28,13 +28,14 @@ static uint8_t *in_global(struct ptx_run *r, const struct ptx_warp *w, const str
                           uint64_t address, bool *crosses_out)
 {
     enum sg_tier tier;
+    int how = (a->write ? SG_HOW_WRITE : 0) | (a->strong ? SG_HOW_STRONG : 0);
     if (address & (a->align - 1))
         return refuse(r, w, a, lane, address, true, "global");
     if ((address ^ (address + a->bytes - 1)) >> SG_PAGE_SHIFT && crosses_out) {
         *crosses_out = true;
         return NULL;
     }
-    uint8_t *host = sg_translate(r->pagetable, address, a->bytes, a->write, &tier);
+    uint8_t *host = sg_translate(r->pagetable, address, a->bytes, how, &tier);
     if (!host)
         return refuse(r, w, a, lane, address, false, "global");
     (a->write ? r->counters.write_bytes : r->counters.read_bytes)[tier] += a->bytes;

@@ -160,7 +160,7 @@ bool ptx_out_vector_atom(struct ptx_run *r, struct ptx_warp *w, const struct ptx
     uint32_t params = PTX_OUT_PARAMS(in->aux), count = params >> 8 & 15, log2 = params >> 12 & 3;
     enum ptx_atom_op op = (enum ptx_atom_op)(params & 15);
     enum ptx_atom_type type = (enum ptx_atom_type)(params >> 4 & 15);
-    struct ptx_access access = {PTX_SPACE_GLOBAL, count << log2, count << log2, true, pc};
+    struct ptx_access access = {PTX_SPACE_GLOBAL, count << log2, count << log2, true, pc, true};
     const uint64_t *address = (const uint64_t *)ptx_out_at(r, regs, in, count);
     PTX_FOR_LANES (lane, active) {
         uint64_t old[8];
@@ -199,7 +199,7 @@ bool ptx_out_wide_atom(struct ptx_run *r, struct ptx_warp *w, const struct ptx_i
 {
     uint32_t params = PTX_OUT_PARAMS(in->aux);
     bool is_cas = params & 1;
-    struct ptx_access access = {(enum ptx_space)(params >> 4), 16, 16, true, pc};
+    struct ptx_access access = {(enum ptx_space)(params >> 4), 16, 16, true, pc, true};
     const uint64_t *value[7] = {NULL};
     for (unsigned k = 2; k < 5u + 2 * is_cas; k++)
         value[k] = (const uint64_t *)ptx_out_at(r, regs, in, k);

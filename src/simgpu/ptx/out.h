@@ -46,6 +46,7 @@ struct ptx_access {
     uint32_t bytes, align;
     bool write;
     uint32_t pc;
+    bool strong; /* an atomic */
 };
 /*
  * The host's address of [address, address + bytes) as a lane sees it, counted as one access; NULL after a fault has been filled

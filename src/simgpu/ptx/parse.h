@@ -64,11 +64,6 @@ static inline bool ptx_type_float(enum ptx_type t)
 {
     return t >= PTX_F16 && t <= PTX_TF32;
 }
-/* Types of which a 16-bit or 32-bit register holds one or two halves. */
-static inline bool ptx_type_half(enum ptx_type t)
-{
-    return t == PTX_F16 || (t >= PTX_F16X2 && t <= PTX_BF16X2);
-}
 /* Integer types that arithmetic takes: 16, 32, 64 bits, signed or not. */
 static inline bool ptx_type_int(enum ptx_type t)
 {

@@ -27,8 +27,8 @@ static enum sg_direction direction(enum sg_tier src, int src_device, enum sg_tie
 
 /*
  * Device memory is the program's to race on: what two operations that nobody ordered do to it is undefined on hardware too, and
- * headroom relies on that (a copy that overlapped with a writer is made again). So ThreadSanitizer sees the host side of a
- * copy and not the device's, as it does for the accesses of kernels.
+ * headroom relies on that (a copy that overlapped with a writer is made again). So ThreadSanitizer sees pageable memory of a
+ * copy, and neither the device's nor pinned memory, as it does for the accesses of kernels.
  */
 #if defined(__SANITIZE_THREAD__)
 #define UNSEEN_DEVICE_MEMORY 1
@@ -58,6 +58,16 @@ static __attribute__((no_sanitize("thread"))) void move_unseen(uint8_t *to, cons
     }
 }
 
+static bool is_unseen(int device, uint64_t va)
+{
+    if (device != SG_ON_HOST)
+        return true;
+    pthread_rwlock_rdlock(&sg.host_lock);
+    bool pinned = sg_host_at(va) != NULL;
+    pthread_rwlock_unlock(&sg.host_lock);
+    return pinned;
+}
+
 static void move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_device, size_t bytes)
 {
     uint8_t piece[4096];
@@ -78,6 +88,12 @@ static void move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_dev
     }
 }
 #else
+static bool is_unseen(int device, uint64_t va)
+{
+    (void)device, (void)va;
+    return false;
+}
+
 static void move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_device, size_t bytes)
 {
     (void)to_device, (void)from_device;
@@ -96,7 +112,7 @@ static bool copy_row(const struct sg_copy *c, uint64_t dst, uint64_t src, struct
             *bad_out = s ? dst : src;
             return false;
         }
-        move_bytes(d, c->dst_device != SG_ON_HOST, s, c->src_device != SG_ON_HOST, bytes);
+        move_bytes(d, is_unseen(c->dst_device, dst), s, is_unseen(c->src_device, src), bytes);
         moved->bytes[direction(from, c->src_device, to, c->dst_device)] += bytes;
         src += bytes;
         dst += bytes;

@@ -1,5 +1,5 @@
 /*
- * Contexts: created and primary, the per-thread stack of current ones, limits and peer access.
+ * Contexts: created and primary, the per-thread stack of current ones, limits.
  *
  * A thread's stack holds handles, not pointers: a context that another thread destroyed is found missing at the next call. A
  * primary context keeps its handle for the life of the process and only switches between active and inactive.
@@ -41,7 +41,6 @@ static CUresult activate(struct sg_context *c, unsigned flags)
     c->number = sg.next_number++;
     c->sticky = CUDA_SUCCESS;
     c->cache_config = CU_FUNC_CACHE_PREFER_NONE;
-    c->peer_mask = 0;
     memset(c->limits, 0, sizeof c->limits);
     c->limits[CU_LIMIT_STACK_SIZE] = 1024;
     c->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
@@ -71,14 +70,6 @@ CUresult sg_context_create(int device, unsigned flags, bool primary, struct sg_c
     return CUDA_SUCCESS;
 }
 
-static void drop_peers(struct sg_context *c)
-{
-    for (int d = 0; d < sg.device_count; d++)
-        if (c->peer_mask & (1u << d) && !--sg.devices[c->device].peer_refs[d])
-            sg_alloc_expose(d, c->device, false);
-    c->peer_mask = 0;
-}
-
 void sg_context_finish(struct sg_context *c)
 {
     c->finalizing = true;
@@ -100,7 +91,7 @@ void sg_context_finish(struct sg_context *c)
         if (h->context == c)
             sg_host_destroy(h);
     }
-    drop_peers(c);
+    sg_peers_drop(c);
     while (c->streams)
         sg_stream_retire(c->streams);
     c->legacy = NULL;
@@ -560,44 +551,4 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *a
         *active = c->active;
     }
     return sg_leave(r);
-}
-
-/* ---- peers ---- */
-
-CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags)
-{
-    struct sg_context *c;
-    CUresult r = sg_enter_context("cuCtxEnablePeerAccess", &c);
-    if (r)
-        return r;
-    struct sg_context *peer = SG_FIND(handle, SG_CONTEXT);
-    if (flags)
-        return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    if (!peer || !peer->active || peer == c)
-        return sg_leave(CUDA_ERROR_INVALID_CONTEXT);
-    if (peer->device == c->device || !sg.config.model->peer)
-        return sg_leave(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
-    if (c->peer_mask & (1u << peer->device))
-        return sg_leave(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-    c->peer_mask |= 1u << peer->device;
-    if (!sg.devices[c->device].peer_refs[peer->device]++)
-        sg_alloc_expose(peer->device, c->device, true);
-    return sg_leave(CUDA_SUCCESS);
-}
-
-CUresult cuCtxDisablePeerAccess(CUcontext handle)
-{
-    struct sg_context *c;
-    CUresult r = sg_enter_context("cuCtxDisablePeerAccess", &c);
-    if (r)
-        return r;
-    struct sg_context *peer = SG_FIND(handle, SG_CONTEXT);
-    if (!peer || !peer->active)
-        return sg_leave(CUDA_ERROR_INVALID_CONTEXT);
-    if (!(c->peer_mask & (1u << peer->device)))
-        return sg_leave(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
-    c->peer_mask &= ~(1u << peer->device);
-    if (!--sg.devices[c->device].peer_refs[peer->device])
-        sg_alloc_expose(peer->device, c->device, false);
-    return sg_leave(CUDA_SUCCESS);
 }

@@ -7,21 +7,16 @@
  * read when the copy runs.
  */
 #include "simgpu/check.h"
+#include "simgpu/copyop.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define EARLY_RETURN_BYTES (UINT64_C(64) << 10)
 
-struct operand {
-    uint64_t va;
-    size_t pitch;
-    int device;  /* whose page table; SG_ON_HOST = a plain host pointer */
-    bool pinned; /* of those */
-    bool sync;   /* SYNC_MEMOPS is set on it */
-};
-
-enum side { ANY, HOST, DEVICE };
+#define ANY SG_SIDE_ANY
+#define HOST SG_SIDE_HOST
+#define DEVICE SG_SIDE_DEVICE
 
 /* Is [va, va+bytes) VMM memory that `device` may access so? */
 static bool mapping_allows(uint64_t va, uint64_t bytes, int device, bool write)
@@ -36,11 +31,17 @@ static bool mapping_allows(uint64_t va, uint64_t bytes, int device, bool write)
 }
 
 /* Finds out what an address is. `device` is the one whose grants count for VMM memory. */
-static CUresult classify(uint64_t va, size_t pitch, size_t width, size_t height, enum side side, int device, bool write,
-                         struct operand *out)
+static CUresult classify(const struct sg_end *end, const struct sg_extent *extent, int device, bool write,
+                         struct sg_operand *out)
 {
-    uint64_t bytes = (height - 1) * (uint64_t)pitch + width;
-    *out = (struct operand){.va = va, .pitch = pitch, .device = SG_ON_HOST};
+    uint64_t va = end->va, layers, rows, bytes;
+    enum sg_side side = end->side;
+    if (__builtin_mul_overflow(extent->depth - 1, (uint64_t)end->slice, &layers) ||
+        __builtin_mul_overflow(extent->height - 1, (uint64_t)end->pitch, &rows) ||
+        __builtin_add_overflow(layers, rows, &bytes) || __builtin_add_overflow(bytes, extent->width_bytes, &bytes) ||
+        bytes > UINT64_C(1) << SG_VA_BITS)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = (struct sg_operand){.va = va, .pitch = end->pitch, .slice = end->slice, .device = SG_ON_HOST};
     if (!va)
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_host *h = sg_host_at(va);
@@ -68,17 +69,17 @@ static CUresult classify(uint64_t va, size_t pitch, size_t width, size_t height,
 
 static CUresult stage(struct sg_copy *c)
 {
-    c->staging = malloc(c->width_bytes * c->height);
-    if (!c->staging)
+    uint8_t *to = c->staging = malloc(sg_copy_bytes(c));
+    if (!to)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    for (size_t row = 0; row < c->height; row++)
-        memcpy((uint8_t *)c->staging + row * c->width_bytes, (const void *)(uintptr_t)(c->src + row * c->src_pitch),
-               c->width_bytes);
+    for (size_t z = 0; z < c->depth; z++)
+        for (size_t row = 0; row < c->height; row++, to += c->width_bytes)
+            memcpy(to, (const void *)(uintptr_t)(c->src + z * c->src_slice + row * c->src_pitch), c->width_bytes);
     return CUDA_SUCCESS;
 }
 
 /* Whether the call returns only when the copy is done. */
-static bool must_wait(const struct operand *dst, const struct operand *src, uint64_t bytes, bool async,
+static bool must_wait(const struct sg_operand *dst, const struct sg_operand *src, uint64_t bytes, bool async,
                       const struct sg_context *context)
 {
     bool to_host = dst->device == SG_ON_HOST, from_host = src->device == SG_ON_HOST;
@@ -95,18 +96,29 @@ static bool must_wait(const struct operand *dst, const struct operand *src, uint
     return true;
 }
 
-static CUresult submit(struct sg_stream *s, const struct operand *dst, const struct operand *src, size_t width,
-                       size_t height, bool async)
+static CUresult submit(struct sg_stream *s, const struct sg_operand *dst, const struct sg_operand *src,
+                       const struct sg_extent *extent, enum sg_how how)
 {
     struct sg_op *op = sg_op_new(SG_OP_COPY);
     if (!op)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    op->copy =
-        (struct sg_copy){dst->va, src->va, dst->pitch, src->pitch, width, height, dst->device, src->device, NULL};
+    op->copy = (struct sg_copy){.dst = dst->va,
+                                .src = src->va,
+                                .dst_pitch = dst->pitch,
+                                .src_pitch = src->pitch,
+                                .width_bytes = extent->width_bytes,
+                                .height = extent->height,
+                                .dst_device = dst->device,
+                                .src_device = src->device,
+                                .depth = extent->depth,
+                                .dst_slice = dst->slice,
+                                .src_slice = src->slice};
     bool to_host = dst->device == SG_ON_HOST, from_host = src->device == SG_ON_HOST;
     op->engine = from_host && !to_host ? SG_ENGINE_H2D : to_host && !from_host ? SG_ENGINE_D2H : SG_ENGINE_D2D;
-    bool wait = must_wait(dst, src, (uint64_t)width * height, async, s->context);
-    if (from_host && !src->pinned && !wait) {
+    bool wait = must_wait(dst, src, sg_copy_bytes(&op->copy), how != SG_HOW_SYNC, s->context) ||
+                (how == SG_HOW_SOURCE_NOW && !from_host);
+    bool early = how == SG_HOW_SOURCE_NOW || (how != SG_HOW_SOURCE_LATE && !src->pinned);
+    if (from_host && early && !wait) {
         CUresult r = stage(&op->copy);
         if (r) {
             free(op);
@@ -118,37 +130,44 @@ static CUresult submit(struct sg_stream *s, const struct operand *dst, const str
     return wait ? sg_submit_and_wait(s, op) : sg_submit_async(s, op);
 }
 
-struct ends {
-    enum side dst_side, src_side;
-    int dst_device, src_device; /* whose grants count; SG_ON_HOST = the stream's */
-};
-
-static CUresult copy(struct sg_stream *s, uint64_t dst, size_t dst_pitch, uint64_t src, size_t src_pitch, size_t width,
-                     size_t height, struct ends ends, bool async)
+CUresult sg_copy_check(const struct sg_stream *s, const struct sg_end *dst, const struct sg_end *src,
+                       const struct sg_extent *extent, struct sg_operand *dst_out, struct sg_operand *src_out)
 {
-    struct operand to, from;
-    if (!width || !height)
-        return CUDA_SUCCESS;
-    if (width > UINT64_C(1) << SG_VA_BITS || height > UINT64_C(1) << 32)
+    uint64_t rows, bytes;
+    if (__builtin_mul_overflow(extent->height, (uint64_t)extent->depth, &rows) || rows > UINT64_C(1) << 32 ||
+        __builtin_mul_overflow(rows, (uint64_t)extent->width_bytes, &bytes) || bytes > UINT64_C(1) << SG_VA_BITS)
         return CUDA_ERROR_INVALID_VALUE;
     int own = s->context->device;
-    CUresult r = classify(dst, dst_pitch, width, height, ends.dst_side,
-                          ends.dst_device == SG_ON_HOST ? own : ends.dst_device, true, &to);
-    if (!r)
-        r = classify(src, src_pitch, width, height, ends.src_side,
-                     ends.src_device == SG_ON_HOST ? own : ends.src_device, false, &from);
-    return r ? r : submit(s, &to, &from, width, height, async);
+    CUresult r = classify(dst, extent, dst->grants_of == SG_ON_HOST ? own : dst->grants_of, true, dst_out);
+    return r ? r : classify(src, extent, src->grants_of == SG_ON_HOST ? own : src->grants_of, false, src_out);
 }
 
-static CUresult linear(const char *function, uint64_t dst, uint64_t src, size_t bytes, enum side dst_side,
-                       enum side src_side, CUstream stream, bool per_thread, bool async)
+CUresult sg_copy_submit(struct sg_stream *s, const struct sg_end *dst, const struct sg_end *src,
+                        const struct sg_extent *extent, enum sg_how how)
+{
+    struct sg_operand to, from;
+    if (!extent->width_bytes || !extent->height || !extent->depth)
+        return CUDA_SUCCESS;
+    CUresult r = sg_copy_check(s, dst, src, extent, &to, &from);
+    return r ? r : submit(s, &to, &from, extent, how);
+}
+
+CUresult sg_copy_submit_checked(struct sg_stream *s, const struct sg_operand *dst, const struct sg_operand *src,
+                                const struct sg_extent *extent, enum sg_how how)
+{
+    return submit(s, dst, src, extent, how);
+}
+
+static CUresult linear(const char *function, uint64_t dst, uint64_t src, size_t bytes, enum sg_side dst_side,
+                       enum sg_side src_side, CUstream stream, bool per_thread, bool async)
 {
     struct sg_stream *s;
     CUresult r = sg_enter_stream(function, stream, per_thread, &s);
     if (r)
         return r;
-    struct ends ends = {dst_side, src_side, SG_ON_HOST, SG_ON_HOST};
-    return sg_leave(copy(s, dst, bytes, src, bytes, bytes, 1, ends, async));
+    struct sg_end to = {dst, bytes, 0, dst_side, SG_ON_HOST}, from = {src, bytes, 0, src_side, SG_ON_HOST};
+    struct sg_extent extent = {bytes, 1, 1};
+    return sg_leave(sg_copy_submit(s, &to, &from, &extent, async ? SG_HOW_ASYNC : SG_HOW_SYNC));
 }
 
 static uint64_t at(const void *p)
@@ -244,37 +263,55 @@ struct peer_args {
     size_t bytes;
 };
 
+/* The device of a context that a peer copy names. */
+static CUresult peer_device(CUcontext handle, int *device_out)
+{
+    struct sg_context *c = SG_FIND(handle, SG_CONTEXT);
+    if (!c || !c->active)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device_out = c->device;
+    return c->sticky;
+}
+
+CUresult sg_copy_between(struct sg_stream *s, CUcontext dst_context, CUcontext src_context, struct sg_end *dst,
+                         struct sg_end *src, const struct sg_extent *extent, bool async)
+{
+    CUresult r = dst_context ? peer_device(dst_context, &dst->grants_of) : CUDA_SUCCESS;
+    if (!r && src_context)
+        r = peer_device(src_context, &src->grants_of);
+    if (r || async)
+        return r ? r : sg_copy_submit(s, dst, src, extent, SG_HOW_ASYNC);
+    /* Ordered against both contexts' work: what they hold is done first, and this before anything later. */
+    uint64_t stream_id = s->object.id, context_id = s->context->object.id;
+    CUcontext ends[2] = {dst_context, src_context};
+    for (int i = 0; i < 2; i++) {
+        struct sg_context *c = ends[i] ? SG_FIND(ends[i], SG_CONTEXT) : NULL;
+        if (c && c->active)
+            sg_wait_context(c);
+    }
+    s = sg_object_find(stream_id, SG_STREAM);
+    if (!s)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    r = sg_copy_submit(s, dst, src, extent, SG_HOW_SYNC);
+    s = sg_object_find(stream_id, SG_STREAM);
+    if (!r && s && s->head)
+        sg_wait_ticket(s, s->submitted);
+    struct sg_context *c = sg_object_find(context_id, SG_CONTEXT);
+    return r ? r : c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 static CUresult peer(const char *function, struct peer_args args, CUstream stream, bool per_thread, bool async)
 {
     struct sg_stream *s;
     CUresult r = sg_enter_stream(function, stream, per_thread, &s);
     if (r)
         return r;
-    struct sg_context *to = SG_FIND(args.dst_context, SG_CONTEXT), *from = SG_FIND(args.src_context, SG_CONTEXT);
-    if (!to || !from || !to->active || !from->active)
+    if (!args.dst_context || !args.src_context)
         return sg_leave(CUDA_ERROR_INVALID_CONTEXT);
-    if (to->sticky || from->sticky)
-        return sg_leave(to->sticky ? to->sticky : from->sticky);
-    struct ends ends = {DEVICE, DEVICE, to->device, from->device};
-    uint64_t stream_id = s->object.id, context = s->context->object.id;
-    if (!async) { /* ordered against both contexts' work: what they hold is done first, and this before anything later */
-        sg_wait_context(to);
-        from = SG_FIND(args.src_context, SG_CONTEXT);
-        if (from)
-            sg_wait_context(from);
-        s = sg_object_find(stream_id, SG_STREAM);
-        if (!from || !s)
-            return sg_leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
-    }
-    r = copy(s, args.dst, args.bytes, args.src, args.bytes, args.bytes, 1, ends, async);
-    if (!r && !async) {
-        s = sg_object_find(stream_id, SG_STREAM);
-        if (s && s->head)
-            sg_wait_ticket(s, s->submitted);
-        struct sg_context *c = sg_object_find(context, SG_CONTEXT);
-        r = c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    }
-    return sg_leave(r);
+    struct sg_end dst = {args.dst, args.bytes, 0, DEVICE, SG_ON_HOST},
+                  src = {args.src, args.bytes, 0, DEVICE, SG_ON_HOST};
+    struct sg_extent extent = {args.bytes, 1, 1};
+    return sg_leave(sg_copy_between(s, args.dst_context, args.src_context, &dst, &src, &extent, async));
 }
 
 CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t n)
@@ -301,20 +338,34 @@ CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dst, CUcontext dst_context, CUdevice
 
 /* ---- two dimensions ---- */
 
-static CUresult end_2d(CUmemorytype type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t *pitch_io,
-                       size_t width, uint64_t *va_out, enum side *side_out)
+CUresult sg_end_from(CUmemorytype type, const void *host, CUdeviceptr device, size_t pitch, struct sg_end *end_out)
 {
     if (type == CU_MEMORYTYPE_ARRAY)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
-    size_t pitch = *pitch_io ? *pitch_io : x + width;
-    if (pitch < x + width || (type == CU_MEMORYTYPE_DEVICE && pitch > INT32_MAX))
+    if (type == CU_MEMORYTYPE_DEVICE && pitch > INT32_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    *pitch_io = pitch;
-    *side_out = type == CU_MEMORYTYPE_HOST ? HOST : type == CU_MEMORYTYPE_DEVICE ? DEVICE : ANY;
-    *va_out = (type == CU_MEMORYTYPE_HOST ? at(host) : device) + y * pitch + x;
+    *end_out = (struct sg_end){.va = type == CU_MEMORYTYPE_HOST ? at(host) : device,
+                               .pitch = pitch,
+                               .side = type == CU_MEMORYTYPE_HOST     ? HOST
+                                       : type == CU_MEMORYTYPE_DEVICE ? DEVICE
+                                                                      : ANY,
+                               .grants_of = SG_ON_HOST};
     return CUDA_SUCCESS;
+}
+
+static CUresult end_2d(CUmemorytype type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t pitch,
+                       size_t width, struct sg_end *end_out)
+{
+    if (!pitch)
+        pitch = x + width;
+    CUresult r = sg_end_from(type, host, device, pitch, end_out);
+    if (!r && pitch < x + width)
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (!r)
+        end_out->va += y * pitch + x;
+    return r;
 }
 
 static CUresult copy_2d(const char *function, const CUDA_MEMCPY2D *p, CUstream stream, bool per_thread, bool async)
@@ -325,16 +376,14 @@ static CUresult copy_2d(const char *function, const CUDA_MEMCPY2D *p, CUstream s
         return r;
     if (!p || p->WidthInBytes > UINT64_C(1) << SG_VA_BITS)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    uint64_t dst = 0, src = 0;
-    size_t dst_pitch = p->dstPitch, src_pitch = p->srcPitch;
-    struct ends ends = {ANY, ANY, SG_ON_HOST, SG_ON_HOST};
-    r = end_2d(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes, p->dstY, &dst_pitch, p->WidthInBytes, &dst,
-               &ends.dst_side);
+    struct sg_end dst, src;
+    struct sg_extent extent = {p->WidthInBytes, p->Height, 1};
+    r = end_2d(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes, p->dstY, p->dstPitch, p->WidthInBytes, &dst);
     if (!r)
-        r = end_2d(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY, &src_pitch, p->WidthInBytes,
-                   &src, &ends.src_side);
+        r = end_2d(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY, p->srcPitch, p->WidthInBytes,
+                   &src);
     if (!r)
-        r = copy(s, dst, dst_pitch, src, src_pitch, p->WidthInBytes, p->Height, ends, async);
+        r = sg_copy_submit(s, &dst, &src, &extent, async ? SG_HOW_ASYNC : SG_HOW_SYNC);
     return sg_leave(r);
 }
 

@@ -125,9 +125,12 @@ bool sg_copy_execute(const struct sg_copy *c, struct sg_moved *moved, uint64_t *
 {
     uint64_t src = c->staging ? (uint64_t)(uintptr_t)c->staging : c->src;
     size_t src_pitch = c->staging ? c->width_bytes : c->src_pitch;
-    for (size_t row = 0; row < c->height; row++)
-        if (!copy_row(c, c->dst + row * c->dst_pitch, src + row * src_pitch, moved, bad_out))
-            return false;
+    size_t src_slice = c->staging ? c->width_bytes * c->height : c->src_slice;
+    for (size_t z = 0; z < c->depth; z++)
+        for (size_t row = 0; row < c->height; row++)
+            if (!copy_row(c, c->dst + z * c->dst_slice + row * c->dst_pitch, src + z * src_slice + row * src_pitch,
+                          moved, bad_out))
+                return false;
     return true;
 }
 

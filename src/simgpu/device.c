@@ -336,33 +336,6 @@ CUresult cuDeviceGetExecAffinitySupport(int *value, CUexecAffinityType type, CUd
     return r;
 }
 
-CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
-{
-    CUresult r = enter_device("cuDeviceCanAccessPeer", device, can);
-    if (!r && (peer < 0 || peer >= sg.device_count))
-        r = CUDA_ERROR_INVALID_DEVICE;
-    if (!r)
-        *can = device != peer && sg.config.model->peer;
-    return r;
-}
-
-CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice destination)
-{
-    CUresult r = enter_device("cuDeviceGetP2PAttribute", source, value);
-    if (r)
-        return r;
-    if (destination < 0 || destination >= sg.device_count || source == destination)
-        return CUDA_ERROR_INVALID_DEVICE;
-    switch ((int)attribute) {
-    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: *value = 0; break;
-    case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED: *value = sg.config.model->peer; break;
-    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: *value = sg.config.model->peer_atomics; break;
-    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: *value = 0; break;
-    default: return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
-}
-
 /* ---- errors by name: these work without cuInit ---- */
 
 static const struct sg_error_name *find_error(CUresult error)

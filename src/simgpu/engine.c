@@ -412,6 +412,13 @@ static bool overlaps(uint64_t va, uint64_t bytes, uint64_t at, size_t pitch, siz
     return at < va + bytes && va < at + extent;
 }
 
+static bool copy_overlaps(const struct sg_copy *c, bool dst, uint64_t va, uint64_t bytes)
+{
+    uint64_t at = dst ? c->dst : c->src, pitch = dst ? c->dst_pitch : c->src_pitch;
+    uint64_t extent = (c->depth - 1) * (dst ? c->dst_slice : c->src_slice) + (c->height - 1) * pitch + c->width_bytes;
+    return at < va + bytes && va < at + extent;
+}
+
 static bool op_names(const struct sg_op *op, uint64_t va, uint64_t bytes, unsigned mask)
 {
     if (op->kind == SG_OP_KERNEL) {
@@ -430,8 +437,7 @@ static bool op_names(const struct sg_op *op, uint64_t va, uint64_t bytes, unsign
     const struct sg_copy *c = &op->copy;
     bool dst = c->dst_device == SG_ON_HOST ? mask == ~0u : mask >> c->dst_device & 1;
     bool src = c->staging ? false : c->src_device == SG_ON_HOST ? mask == ~0u : mask >> c->src_device & 1;
-    return (dst && overlaps(va, bytes, c->dst, c->dst_pitch, c->width_bytes, c->height)) ||
-           (src && overlaps(va, bytes, c->src, c->src_pitch, c->width_bytes, c->height));
+    return (dst && copy_overlaps(c, true, va, bytes)) || (src && copy_overlaps(c, false, va, bytes));
 }
 
 bool sg_in_flight(uint64_t va, uint64_t bytes, unsigned mask, char *text, size_t text_bytes)

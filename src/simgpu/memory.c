@@ -11,7 +11,7 @@ static void show(struct sg_context *context, uint64_t va, const struct sg_chunk 
 {
     int owner = context->device;
     for (int d = 0; d < sg.device_count; d++)
-        if (d == owner || sg.devices[d].peer_refs[owner])
+        if (d == owner || context->viewers[d])
             sg_pagetable_set(d, va, chunk, chunk->pages, SG_PTE_READ | SG_PTE_WRITE);
 }
 
@@ -204,22 +204,16 @@ void sg_alloc_destroy(struct sg_alloc *a)
     free(a);
 }
 
-void sg_alloc_expose(int owner, int viewer, bool visible)
+void sg_alloc_expose(struct sg_context *owner, int viewer, bool visible)
 {
     uint64_t rights = visible ? SG_PTE_READ | SG_PTE_WRITE : 0;
-    struct sg_context *c;
     struct sg_alloc *a;
     struct sg_block *b;
-    DL_FOREACH(sg.contexts, c)
-    {
-        if (c->device != owner)
-            continue;
-        DL_FOREACH(c->allocs, a)
-        if (a->chunk)
-            sg_pagetable_set(viewer, a->region.va, a->chunk, a->chunk->pages, rights);
-        DL_FOREACH(c->blocks, b)
-        sg_pagetable_set(viewer, b->region.va, b->chunk, b->chunk->pages, rights);
-    }
+    DL_FOREACH(owner->allocs, a)
+    if (a->chunk)
+        sg_pagetable_set(viewer, a->region.va, a->chunk, a->chunk->pages, rights);
+    DL_FOREACH(owner->blocks, b)
+    sg_pagetable_set(viewer, b->region.va, b->chunk, b->chunk->pages, rights);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)

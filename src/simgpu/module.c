@@ -114,8 +114,13 @@ static CUresult place_globals(struct sg_module *m, struct ptx_error *error)
         struct sg_moved moved = {{0}};
         uint64_t bad;
         struct sg_fill zero = {g->address, g->size_bytes, g->size_bytes, 1, 0, 1, m->context->device};
-        struct sg_copy init = {g->address, (uint64_t)(uintptr_t)g->init, g->size_bytes, g->size_bytes, g->size_bytes,
-                               1,          m->context->device,           SG_ON_HOST,    NULL};
+        struct sg_copy init = {.dst = g->address,
+                               .src = (uint64_t)(uintptr_t)g->init,
+                               .width_bytes = g->size_bytes,
+                               .height = 1,
+                               .depth = 1,
+                               .dst_device = m->context->device,
+                               .src_device = SG_ON_HOST};
         if (g->size_bytes && !(g->init ? sg_copy_execute(&init, &moved, &bad) : sg_fill_execute(&zero, &bad)))
             return CUDA_ERROR_UNKNOWN;
     }

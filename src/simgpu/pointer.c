@@ -49,6 +49,9 @@ static unsigned access_flags(const struct known *k, const struct sg_context *con
         return k->mapping->access[context->device] == 3   ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
                : k->mapping->access[context->device] == 1 ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ
                                                           : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+    if (k->alloc && context && k->alloc->context->device != context->device &&
+        !sg_peer_enabled(context, k->alloc->context))
+        return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
     return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
 }
 

@@ -226,8 +226,9 @@ static void describe(struct sg_race_op *o, const struct sg_op *op)
         o->uses = true;
         snprintf(o->what, sizeof o->what, "kernel %s", op->kernel.function->info->name);
     } else if (op->kind == SG_OP_COPY) {
-        uint64_t bytes = (uint64_t)op->copy.width_bytes * op->copy.height;
-        bool pages = !((op->copy.dst | op->copy.src | bytes) & (SG_PAGE_BYTES - 1)) && op->copy.height == 1;
+        uint64_t bytes = sg_copy_bytes(&op->copy);
+        bool pages = !((op->copy.dst | op->copy.src | bytes) & (SG_PAGE_BYTES - 1)) && op->copy.height == 1 &&
+                     op->copy.depth == 1;
         o->is_flag = bytes <= FLAG_BYTES;
         o->uses = op->copy.dst_device == SG_ON_HOST && !sg_host_at(op->copy.dst);
         o->pages_to = pages ? op->copy.dst : 0;
@@ -308,6 +309,14 @@ static void add_rows(struct sg_race_op *o, enum sg_access_kind kind, uint64_t at
         sg_recorder_add(o->recorder, kind, at + row * pitch, width);
 }
 
+static void add_layers(struct sg_race_op *o, enum sg_access_kind kind, const struct sg_copy *c)
+{
+    bool write = kind == SG_ACCESS_WRITE;
+    for (size_t z = 0; z < c->depth; z++)
+        add_rows(o, kind, write ? c->dst + z * c->dst_slice : c->src + z * c->src_slice,
+                 write ? c->dst_pitch : c->src_pitch, c->width_bytes, c->height);
+}
+
 static void add_operands(struct sg_race_op *o, const struct sg_op *op)
 {
     const struct sg_copy *c = &op->copy;
@@ -315,9 +324,9 @@ static void add_operands(struct sg_race_op *o, const struct sg_op *op)
         add_rows(o, SG_ACCESS_WRITE, op->fill.dst, op->fill.pitch, op->fill.width_bytes, op->fill.height);
     if (op->kind != SG_OP_COPY)
         return;
-    add_rows(o, SG_ACCESS_WRITE, c->dst, c->dst_pitch, c->width_bytes, c->height);
+    add_layers(o, SG_ACCESS_WRITE, c);
     if (!c->staging)
-        add_rows(o, SG_ACCESS_READ, c->src, c->src_pitch, c->width_bytes, c->height);
+        add_layers(o, SG_ACCESS_READ, c);
 }
 
 /* ---- orders through memory ---- */
@@ -513,7 +522,7 @@ void sg_race_host_read(const struct sg_copy *c, const char *what)
     o->submitted = o->started = ++race.moment;
     snprintf(o->what, sizeof o->what, "%s", what);
     o->recorder = recorder;
-    add_rows(o, SG_ACCESS_READ, c->src, c->src_pitch, c->width_bytes, c->height);
+    add_layers(o, SG_ACCESS_READ, c);
     o->recorder = NULL;
     bool ok = sg_recorder_finish(recorder, &o->trace);
     sg_recorder_destroy(recorder);

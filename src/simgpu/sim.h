@@ -233,8 +233,8 @@ void sg_pagetable_set(int device, uint64_t va, const struct sg_chunk *chunk, siz
 /* Allocates device memory of a context as cuMemAlloc does. */
 CUresult sg_alloc_create(struct sg_context *context, uint64_t bytes, bool is_module, struct sg_alloc **alloc_out);
 void sg_alloc_destroy(struct sg_alloc *alloc);
-/* Makes all cuMemAlloc memory of `owner` visible to `viewer`, or hides it. */
-void sg_alloc_expose(int owner, int viewer, bool visible);
+/* Makes all cuMemAlloc memory of `owner` visible to device `viewer`, or hides it. */
+void sg_alloc_expose(struct sg_context *owner, int viewer, bool visible);
 /* A grid or copy names [va, va+bytes): is all of it memory, as far as a call can tell (rights are checked at execution)? */
 bool sg_range_is_memory(uint64_t va, uint64_t bytes);
 /* Writes into `text` what lies at or near a bad address: one clause. */
@@ -254,7 +254,6 @@ struct sg_device {
     _Atomic(uint32_t) *touched; /* see pagetable.h; relaxed, and compared with sg_kernel.view.touch_id under sg.lock */
     struct sg_pool pool;
     uint64_t used_bytes, peak_bytes;    /* of VRAM */
-    unsigned peer_refs[SG_MAX_DEVICES]; /* [owner]: contexts of this device that enabled access to it */
     struct sg_context *primary;
     /* running */
     struct sg_op *grids;                   /* started kernels */
@@ -292,7 +291,9 @@ struct sg_context {
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache_config;
     CUresult sticky;
-    unsigned peer_mask; /* devices whose contexts this one enabled */
+    struct sg_context **peers; /* contexts whose memory this one enabled, in no order */
+    unsigned peer_count;
+    unsigned viewers[SG_MAX_DEVICES]; /* contexts of each device that enabled this one's memory */
     struct sg_stream *legacy;
     struct sg_stream *streams;
     struct sg_alloc *allocs;
@@ -345,12 +346,17 @@ void sg_mark_unref(struct sg_mark *mark);
 enum sg_op_kind { SG_OP_KERNEL, SG_OP_COPY, SG_OP_FILL, SG_OP_RECORD, SG_OP_WAIT, SG_OP_HOST };
 enum sg_op_state { SG_OP_QUEUED, SG_OP_READY, SG_OP_RUNNING };
 
-struct sg_copy { /* also 2D; an operand is a plain host pointer or an address in a device's page table */
+struct sg_copy { /* also 2D and 3D; an operand is a plain host pointer or an address in a device's page table */
     uint64_t dst, src;
     size_t dst_pitch, src_pitch, width_bytes, height;
     int dst_device, src_device; /* or SG_ON_HOST */
-    void *staging;              /* owned */
+    void *staging;              /* owned: the source's rows without gaps */
+    size_t depth, dst_slice, src_slice;
 };
+static inline uint64_t sg_copy_bytes(const struct sg_copy *copy)
+{
+    return (uint64_t)copy->width_bytes * copy->height * copy->depth;
+}
 struct sg_fill {
     uint64_t dst;
     size_t pitch, width_bytes, height;
@@ -496,6 +502,10 @@ struct sg_context *sg_current(bool *dead_out);
 CUresult sg_context_create(int device, unsigned flags, bool primary, struct sg_context **context_out);
 /* Waits for its work, then frees all it owns. */
 void sg_context_finish(struct sg_context *context);
+/* Has `viewer` enabled access to the memory of `owner`? */
+bool sg_peer_enabled(const struct sg_context *viewer, const struct sg_context *owner);
+/* Ends all peer access that the context has and gives. */
+void sg_peers_drop(struct sg_context *context);
 
 /* The stream behind a handle as seen by this thread; per_thread: NULL means the thread's default stream. */
 CUresult sg_stream_resolve(CUstream handle, bool per_thread, struct sg_context *current, struct sg_stream **stream_out);

@@ -203,7 +203,7 @@ static struct sg_op *next_copy(uint64_t most_bytes)
             struct sg_op *op = sg.devices[i].engine[e];
             if (!op || sg.devices[i].engine_busy[e])
                 continue;
-            uint64_t bytes = op->kind == SG_OP_COPY ? op->copy.width_bytes * op->copy.height
+            uint64_t bytes = op->kind == SG_OP_COPY ? sg_copy_bytes(&op->copy)
                                                     : op->fill.width_bytes * op->fill.height;
             if (bytes <= most_bytes)
                 return op;

@@ -240,6 +240,8 @@ static CUresult parse_switches(struct sg_config *c)
     if (deny && *deny && strcmp(deny, "host_numa") != 0)
         return bad("SIMGPU_DENY", deny, strlen(deny), "expected host_numa");
     c->deny_host_numa = deny && *deny;
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+    c->eager = loading && !strcmp(loading, "EAGER");
     static const char *const levels[] = {"off", "error", "warn", "info"};
     const char *log = getenv("SIMGPU_LOG");
     if (log && *log) {

@@ -127,9 +127,14 @@ static CUresult create(CUcontext *pctx, unsigned flags, CUdevice device)
     if (r)
         return sg_leave(r);
     r = push(c->object.id);
-    if (r)
+    if (!r) {
+        r = sg_libraries_load(c);
+        if (r && r != CUDA_ERROR_CONTEXT_IS_DESTROYED)
+            sg_thread()->depth--;
+    }
+    if (r && r != CUDA_ERROR_CONTEXT_IS_DESTROYED)
         sg_context_finish(c);
-    else
+    if (!r)
         *pctx = SG_HANDLE(CUcontext, c);
     return sg_leave(r);
 }
@@ -457,8 +462,13 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice device)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     struct sg_context *c;
     r = primary_of(device, &c);
-    if (!r && !c->active)
+    if (!r && !c->active) {
         r = activate(c, c->primary_flags);
+        if (!r && sg_libraries_load(c)) {
+            sg_context_finish(c);
+            r = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
     if (!r) {
         c->primary_refs++;
         *pctx = SG_HANDLE(CUcontext, c);

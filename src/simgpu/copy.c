@@ -64,7 +64,9 @@ static CUresult classify(const struct sg_end *end, const struct sg_extent *exten
             return CUDA_ERROR_INVALID_VALUE;
         return CUDA_SUCCESS;
     }
-    return side == DEVICE || sg_reservation_at(va) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    /* Not the host's either: what lies beside the allocations in their pages. */
+    bool never_host = side == DEVICE || sg_region_at(va) || sg_reservation_at(va);
+    return never_host ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 static CUresult stage(struct sg_copy *c)

@@ -219,6 +219,16 @@ int sg_static_shared_max(void)
     return 48 * 1024;
 }
 
+uint64_t sg_policy_window_max_bytes(void)
+{
+    return sg.config.model->major >= 8 ? 134213632 : 0;
+}
+
+unsigned sg_sync_domain_count(void)
+{
+    return sg.config.model->major >= 9 ? 4 : 1;
+}
+
 /* What depends on the model; -1 = not one of these. */
 static int model_attribute(CUdevice_attribute attribute, CUdevice device)
 {
@@ -244,7 +254,8 @@ static int model_attribute(CUdevice_attribute attribute, CUdevice device)
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: return m->rdma;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: return m->major >= 9 && m->rdma ? 100 : 0;
     case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: return m->major >= 8 ? m->l2_bytes / 4 * 3 : 0;
-    case CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE: return m->major >= 8 ? 134213632 : 0;
+    case CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE: return (int)sg_policy_window_max_bytes();
+    case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT: return (int)sg_sync_domain_count();
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return pci_bus(device);
     case CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID: return (m->pci_device_id << 16) | 0x10de;
     case CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID: return 0x10de;
@@ -289,7 +300,9 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_NUMA_ID, -1},
-    {CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, 1},
+    {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},
 };
 
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)

@@ -115,12 +115,20 @@ static bool legacy_rule_allows(const struct sg_op *op)
     return true;
 }
 
+/* A cooperative grid starts only with room for all of its blocks. */
+static bool all_blocks_fit(const struct sg_op *op)
+{
+    const struct sg_kernel *k = &op->kernel;
+    double room = 1.0 - sg.devices[op->stream->context->device].share;
+    return (uint64_t)k->grid[0] * k->grid[1] * k->grid[2] <= (uint64_t)(room * k->resident_blocks + 1e-6);
+}
+
 static void start_kernel(struct sg_op *op)
 {
     struct sg_device *d = &sg.devices[op->stream->context->device];
     struct sg_kernel *k = &op->kernel;
     double room = 1.0 - d->share;
-    unsigned fit = (unsigned)(room * k->resident_blocks);
+    unsigned fit = (unsigned)(room * k->resident_blocks + 1e-6);
     uint64_t blocks = (uint64_t)k->grid[0] * k->grid[1] * k->grid[2];
     unsigned want = blocks < k->resident_blocks ? (unsigned)blocks : k->resident_blocks;
     if (want > fit)
@@ -175,7 +183,8 @@ static void drop(struct sg_op *op)
 static bool may_start(const struct sg_op *op)
 {
     return op->kind == SG_OP_WAIT     ? op->mark->done
-           : op->kind == SG_OP_KERNEL ? sg.devices[op->stream->context->device].share <= 0.999
+           : op->kind == SG_OP_KERNEL ? sg.devices[op->stream->context->device].share <= 0.999 &&
+                                            (!op->kernel.cooperative || all_blocks_fit(op))
                                       : true;
 }
 

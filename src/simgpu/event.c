@@ -51,6 +51,22 @@ CUresult cuEventDestroy_v2(CUevent event)
     return destroy(event);
 }
 
+CUresult sg_event_record(struct sg_event *e, struct sg_stream *s)
+{
+    struct sg_mark *mark = calloc(1, sizeof *mark);
+    struct sg_op *op = sg_op_new(SG_OP_RECORD);
+    if (!mark || !op) {
+        free(mark);
+        free(op);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    mark->context = e->context;
+    sg_mark_unref(e->mark);
+    e->mark = sg_mark_ref(mark);
+    op->mark = sg_mark_ref(mark);
+    return sg_submit_async(s, op);
+}
+
 static CUresult record(CUevent handle, CUstream stream, unsigned flags, bool per_thread)
 {
     struct sg_stream *s;
@@ -62,18 +78,7 @@ static CUresult record(CUevent handle, CUstream stream, unsigned flags, bool per
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
     if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    struct sg_mark *mark = calloc(1, sizeof *mark);
-    struct sg_op *op = sg_op_new(SG_OP_RECORD);
-    if (!mark || !op) {
-        free(mark);
-        free(op);
-        return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
-    }
-    mark->context = e->context;
-    sg_mark_unref(e->mark);
-    e->mark = sg_mark_ref(mark);
-    op->mark = sg_mark_ref(mark);
-    return sg_leave(sg_submit_async(s, op));
+    return sg_leave(sg_event_record(e, s));
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream)

@@ -1,18 +1,10 @@
 /* Kernel launches: every limit is checked here, and what the parameters name is noted for the in-flight report. */
-#include "simgpu/sim.h"
+#include "simgpu/launch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct launch {
-    CUfunction function;
-    unsigned grid[3], block[3], shared_bytes;
-    CUstream stream;
-    void **params, **extra;
-    bool cooperative;
-};
-
-static CUresult check_shape(const struct launch *l, const struct sg_function *f)
+static CUresult check_shape(const struct sg_launch *l, const struct sg_function *f)
 {
     static const unsigned max_grid[3] = {2147483647, 65535, 65535}, max_block[3] = {1024, 1024, 64};
     uint64_t threads = 1;
@@ -27,7 +19,8 @@ static CUresult check_shape(const struct launch *l, const struct sg_function *f)
         return CUDA_ERROR_INVALID_VALUE;
     if (threads > f->info->max_threads)
         return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-    if (l->shared_bytes > (unsigned)(f->dynamic_shared_max > 0 ? f->dynamic_shared_max : 0))
+    int dynamic_max = sg_function_dynamic_max(f);
+    if (l->shared_bytes > (unsigned)(dynamic_max > 0 ? dynamic_max : 0))
         return CUDA_ERROR_INVALID_VALUE;
     if (!sg_occupancy(f, (unsigned)threads, l->shared_bytes))
         return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
@@ -57,7 +50,7 @@ static CUresult pack_from_extra(void **extra, const struct ptx_function_info *in
     return CUDA_SUCCESS;
 }
 
-static CUresult pack(const struct launch *l, const struct ptx_function_info *info, uint8_t *packed)
+static CUresult pack(const struct sg_launch *l, const struct ptx_function_info *info, uint8_t *packed)
 {
     if (l->params && l->extra)
         return CUDA_ERROR_INVALID_VALUE;
@@ -92,7 +85,7 @@ static CUresult collect_words(struct sg_kernel *k, uint32_t bytes)
     return CUDA_SUCCESS;
 }
 
-static CUresult prepare(const struct launch *l, struct sg_function *f, struct sg_op *op)
+static CUresult prepare(const struct sg_launch *l, struct sg_function *f, struct sg_op *op)
 {
     struct sg_kernel *k = &op->kernel;
     uint32_t bytes = f->info->params_bytes;
@@ -103,6 +96,7 @@ static CUresult prepare(const struct launch *l, struct sg_function *f, struct sg
     uint64_t most = (uint64_t)sg_occupancy(f, l->block[0] * l->block[1] * l->block[2], l->shared_bytes) *
                     (unsigned)sg.config.model->sm_count;
     k->resident_blocks = (unsigned)most;
+    k->cooperative = l->cooperative;
     if (l->cooperative && (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] > most)
         return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     k->params = calloc(1, bytes + 8);
@@ -112,98 +106,91 @@ static CUresult prepare(const struct launch *l, struct sg_function *f, struct sg
     return r ? r : collect_words(k, (bytes + 7) & ~7u);
 }
 
-static CUresult launch(const char *api, const struct launch *l, bool per_thread)
+/* An event to record behind a kernel: untimed, and of the stream's context. */
+static CUresult find_event(CUevent handle, const struct sg_context *context, struct sg_event **event_out)
 {
-    struct sg_stream *s;
-    CUresult r = sg_enter_stream(api, l->stream, per_thread, &s);
+    struct sg_event *e = SG_FIND(handle, SG_EVENT);
+    if (!e || e->context != context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *event_out = e;
+    return e->flags & CU_EVENT_DISABLE_TIMING ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Makes the operation; it is freed again on an error. */
+static CUresult make_op(const struct sg_launch *l, struct sg_function *f, struct sg_op **op_out)
+{
+    CUresult r = check_shape(l, f);
     if (r)
         return r;
-    struct sg_function *f = SG_FIND(l->function, SG_FUNCTION);
-    if (!f || f->module->context != s->context)
-        return sg_leave(CUDA_ERROR_INVALID_HANDLE);
-    r = check_shape(l, f);
-    if (r)
-        return sg_leave(r);
     struct sg_op *op = sg_op_new(SG_OP_KERNEL);
     if (!op)
-        return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     r = prepare(l, f, op);
     if (r) {
         free(op->kernel.params);
         free(op->kernel.words);
         free(op);
-        return sg_leave(r);
+        return r;
     }
+    *op_out = op;
+    return CUDA_SUCCESS;
+}
+
+CUresult sg_launch(const char *api, const struct sg_launch *l, bool per_thread)
+{
+    struct sg_stream *s;
+    CUresult r = sg_enter_stream(api, l->stream, per_thread, &s);
+    if (r)
+        return r;
+    uint64_t stream = s->object.id;
+    struct sg_function *f;
+    struct sg_event *e;
+    r = sg_function_in(l->function, s->context, &f);
+    s = r ? NULL : sg_object_find(stream, SG_STREAM);
+    if (!r && !s)
+        r = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    for (int i = 0; i < 2 && !r; i++)
+        r = l->after[i] ? find_event(l->after[i], s->context, &e) : CUDA_SUCCESS;
+    struct sg_op *op = NULL;
+    if (!r)
+        r = make_op(l, f, &op);
+    if (r)
+        return sg_leave(r);
+    if (!l->keeps_legacy_state)
+        sg_legacy_free(f);
     f->in_flight++;
-    return sg_leave(sg_submit_async(s, op));
+    r = sg_submit_async(s, op);
+    for (int i = 0; i < 2 && !r; i++) {
+        s = sg_object_find(stream, SG_STREAM); /* SIMGPU_SYNC releases the lock */
+        if (l->after[i] && s && !find_event(l->after[i], s->context, &e))
+            r = sg_event_record(e, s);
+    }
+    return sg_leave(r);
+}
+
+static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream stream,
+                       void **params, void **extra, bool per_thread)
+{
+    struct sg_launch l = {.function = f,
+                          .grid = {grid[0], grid[1], grid[2]},
+                          .block = {block[0], block[1], block[2]},
+                          .shared_bytes = shared,
+                          .stream = stream,
+                          .params = params,
+                          .extra = extra};
+    return sg_launch("cuLaunchKernel", &l, per_thread);
 }
 
 CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
                         unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params,
                         void **extra)
 {
-    return launch("cuLaunchKernel",
-                  &(struct launch){f, {gx, gy, gz}, {bx, by, bz}, shared, stream, params, extra, false}, false);
+    return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, stream, params, extra, false);
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
                              unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params,
                              void **extra)
 {
-    return launch("cuLaunchKernel",
-                  &(struct launch){f, {gx, gy, gz}, {bx, by, bz}, shared, stream, params, extra, false}, true);
-}
-
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
-                                   unsigned int by, unsigned int bz, unsigned int shared, CUstream stream,
-                                   void **params)
-{
-    return launch("cuLaunchCooperativeKernel",
-                  &(struct launch){f, {gx, gy, gz}, {bx, by, bz}, shared, stream, params, NULL, true}, false);
-}
-
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
-                                        unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
-                                        CUstream stream, void **params)
-{
-    return launch("cuLaunchCooperativeKernel",
-                  &(struct launch){f, {gx, gy, gz}, {bx, by, bz}, shared, stream, params, NULL, true}, true);
-}
-
-static CUresult launch_ex(const CUlaunchConfig *c, CUfunction f, void **params, void **extra, bool per_thread)
-{
-    CUresult r = sg_enter_unlocked("cuLaunchKernelEx");
-    if (r)
-        return r;
-    if (!c || (c->numAttrs && !c->attrs))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct launch l = {f,
-                       {c->gridDimX, c->gridDimY, c->gridDimZ},
-                       {c->blockDimX, c->blockDimY, c->blockDimZ},
-                       c->sharedMemBytes,
-                       c->hStream,
-                       params,
-                       extra,
-                       false};
-    for (unsigned i = 0; i < c->numAttrs; i++) {
-        const CUlaunchAttribute *a = &c->attrs[i];
-        switch ((int)a->id) {
-        case CU_LAUNCH_ATTRIBUTE_IGNORE:
-        case CU_LAUNCH_ATTRIBUTE_PRIORITY:
-        case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: break; /* hints */
-        case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: l.cooperative = a->value.cooperative != 0; break;
-        default: return sg_unsupported("cuLaunchKernelEx with this attribute");
-        }
-    }
-    return launch("cuLaunchKernelEx", &l, per_thread);
-}
-
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
-{
-    return launch_ex(config, f, params, extra, false);
-}
-
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
-{
-    return launch_ex(config, f, params, extra, true);
+    return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, stream, params, extra, true);
 }

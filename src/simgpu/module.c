@@ -1,97 +1,9 @@
 /* Modules: PTX text in, functions and variables out. */
-#include "simgpu/sim.h"
+#include "simgpu/module.h"
+#include "simgpu/launch.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct jit_logs {
-    char *error, *info;
-    size_t error_bytes, info_bytes;
-    size_t error_index, info_index; /* of the option that takes the size written; SIZE_MAX = none */
-    size_t time_index;
-};
-
-static void read_options(unsigned count, const CUjit_option *options, void **values, struct jit_logs *logs)
-{
-    *logs = (struct jit_logs){.error_index = SIZE_MAX, .info_index = SIZE_MAX, .time_index = SIZE_MAX};
-    for (unsigned i = 0; values && i < count; i++) {
-        switch ((int)options[i]) {
-        case CU_JIT_ERROR_LOG_BUFFER: logs->error = values[i]; break;
-        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
-            logs->error_bytes = (unsigned)(uintptr_t)values[i];
-            logs->error_index = i;
-            break;
-        case CU_JIT_INFO_LOG_BUFFER: logs->info = values[i]; break;
-        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
-            logs->info_bytes = (unsigned)(uintptr_t)values[i];
-            logs->info_index = i;
-            break;
-        case CU_JIT_WALL_TIME: logs->time_index = i; break;
-        default: break;
-        }
-    }
-}
-
-static void write_log(char *buffer, size_t bytes, size_t index, void **values, const char *text)
-{
-    size_t length = 0;
-    if (buffer && bytes) {
-        length = strlen(text);
-        if (length > bytes - 1)
-            length = bytes - 1;
-        memcpy(buffer, text, length);
-        buffer[length] = 0;
-    }
-    if (values && index != SIZE_MAX)
-        values[index] = (void *)(uintptr_t)length;
-}
-
-/* The version of PTX that the text asks for, times ten; 0 = it is not PTX. */
-static unsigned ptx_version(const char *text)
-{
-    const char *at = strstr(text, ".version");
-    if (!at)
-        return 0;
-    char *end, *minor;
-    unsigned long major = strtoul(at + 8, &end, 10);
-    if (*end != '.' || major > 99)
-        return 0;
-    unsigned long rest = strtoul(end + 1, &minor, 10);
-    return minor == end + 1 || rest > 9 ? 0 : (unsigned)(major * 10 + rest);
-}
-
-static CUresult parse(const char *text, struct ptx_module **ptx_out, struct ptx_error *error)
-{
-    if (!memcmp(text,
-                "\x7f"
-                "ELF",
-                4)) {
-        snprintf(error->text, sizeof error->text, "this is a compiled binary; only PTX text can be loaded here");
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    }
-    unsigned version = ptx_version(text);
-    if (!version) {
-        snprintf(error->text, sizeof error->text, "not PTX: there is no .version directive");
-        return CUDA_ERROR_INVALID_IMAGE;
-    }
-    if (version > 90) {
-        snprintf(error->text, sizeof error->text, "PTX version %u.%u is newer than 9.0", version / 10, version % 10);
-        return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
-    }
-    if (ptx_module_parse(text, strlen(text), ptx_out, error))
-        return CUDA_ERROR_INVALID_PTX;
-    const struct sg_model *m = sg.config.model;
-    unsigned target = ptx_module_target(*ptx_out);
-    if (target > (unsigned)(m->major * 10 + m->minor)) {
-        ptx_module_destroy(*ptx_out);
-        snprintf(error->text, sizeof error->text, "target sm_%u is newer than this device's sm_%d%d", target, m->major,
-                 m->minor);
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    }
-    return CUDA_SUCCESS;
-}
 
 /* Allocates and fills the module's variables, then binds their addresses. */
 static CUresult place_globals(struct sg_module *m, struct ptx_error *error)
@@ -147,6 +59,15 @@ static CUresult add_functions(struct sg_module *m)
     return CUDA_SUCCESS;
 }
 
+bool sg_module_is_busy(const struct sg_module *m)
+{
+    const struct sg_function *f;
+    LL_FOREACH(m->functions, f)
+    if (f->in_flight)
+        return true;
+    return false;
+}
+
 void sg_module_destroy(struct sg_module *m)
 {
     for (size_t i = 0; m->globals && i < ptx_module_global_count(m->ptx); i++)
@@ -157,6 +78,7 @@ void sg_module_destroy(struct sg_module *m)
     LL_FOREACH_SAFE(m->functions, f, next)
     {
         sg_object_remove(&f->object);
+        sg_legacy_free(f);
         free(f);
     }
     DL_DELETE(m->context->modules, m);
@@ -167,8 +89,8 @@ void sg_module_destroy(struct sg_module *m)
     free(m);
 }
 
-static CUresult build(struct sg_context *context, struct ptx_module *ptx, struct sg_module **module_out,
-                      struct ptx_error *error)
+CUresult sg_module_build(struct sg_context *context, struct ptx_module *ptx, struct sg_module **module_out,
+                         struct ptx_error *error)
 {
     struct sg_module *m = calloc(1, sizeof *m);
     if (!m) {
@@ -195,39 +117,67 @@ static CUresult build(struct sg_context *context, struct ptx_module *ptx, struct
     return CUDA_SUCCESS;
 }
 
-static CUresult load(const char *function, CUmodule *module, const char *text, unsigned count, CUjit_option *options,
-                     void **values)
+struct source {
+    const void *data; /* or: */
+    const char *path;
+};
+
+static CUresult read_source(const struct source *from, struct sg_image **image_out, struct ptx_error *error)
+{
+    if (!from->path)
+        return sg_image_read(from->data, image_out, error);
+    size_t bytes;
+    char *text = sg_file_read(from->path, &bytes);
+    if (!text)
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    CUresult r = sg_image_read(text, image_out, error);
+    free(text);
+    return r;
+}
+
+/* Reads, parses and builds. All but the last takes milliseconds and touches nothing shared: sg.lock is released meanwhile. */
+static CUresult load_source(const struct source *from, uint64_t context_id, struct sg_module **module_out,
+                            struct ptx_error *error)
+{
+    struct ptx_module *ptx = NULL;
+    struct sg_image *image = NULL;
+    pthread_mutex_unlock(&sg.lock);
+    CUresult r = read_source(from, &image, error);
+    if (!r)
+        r = sg_image_parse(image, &ptx, error);
+    sg_image_destroy(image);
+    pthread_mutex_lock(&sg.lock);
+    if (r)
+        return r;
+    struct sg_context *context = sg_object_find(context_id, SG_CONTEXT);
+    if (!context || !context->active) {
+        ptx_module_destroy(ptx);
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    return sg_module_build(context, ptx, module_out, error);
+}
+
+static CUresult load(const char *function, CUmodule *module, struct source from, unsigned count,
+                     const CUjit_option *options, void **values)
 {
     struct sg_context *context;
     CUresult r = sg_enter_context(function, &context);
     if (r)
         return r;
-    if (!module || !text || (count && (!options || !values)))
-        return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    uint64_t id = context->object.id, start_ns = sg_now_ns();
-    struct jit_logs logs;
+    struct sg_jit jit;
+    r = sg_jit_read(&jit, count, options, values);
+    if (!module || (!from.data && !from.path))
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r)
+        return sg_leave(r);
+    uint64_t start_ns = sg_now_ns();
     struct ptx_error error = {.text = ""};
-    struct ptx_module *ptx = NULL;
-    read_options(count, options, values, &logs);
-    pthread_mutex_unlock(&sg.lock); /* parsing takes milliseconds and touches nothing shared */
-    r = parse(text, &ptx, &error);
-    pthread_mutex_lock(&sg.lock);
-    context = sg_object_find(id, SG_CONTEXT);
-    if (!r && (!context || !context->active)) {
-        ptx_module_destroy(ptx);
-        return sg_leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
-    }
     struct sg_module *m = NULL;
-    if (!r)
-        r = build(context, ptx, &m, &error);
+    r = load_source(&from, context->object.id, &m, &error);
     if (r && *error.text)
         sg_log(SG_LOG_ERROR, "%s: %s", function, error.text);
-    write_log(logs.error, logs.error_bytes, logs.error_index, values, error.text);
-    write_log(logs.info, logs.info_bytes, logs.info_index, values, "");
-    if (values && logs.time_index != SIZE_MAX) {
-        float ms = (float)(sg_now_ns() - start_ns) * 1e-6f;
-        memcpy(&values[logs.time_index], &ms, sizeof ms);
-    }
+    sg_jit_log(&jit, error.text);
+    sg_jit_time(&jit, start_ns);
     if (!r)
         *module = SG_HANDLE(CUmodule, m);
     return sg_leave(r);
@@ -235,57 +185,23 @@ static CUresult load(const char *function, CUmodule *module, const char *text, u
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-    return load("cuModuleLoadData", module, image, 0, NULL, NULL);
+    return load("cuModuleLoadData", module, (struct source){.data = image}, 0, NULL, NULL);
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options,
                             void **values)
 {
-    return load("cuModuleLoadDataEx", module, image, count, options, values);
+    return load("cuModuleLoadDataEx", module, (struct source){.data = image}, count, options, values);
 }
 
-static char *read_file(const char *path)
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return NULL;
-    size_t room = 1 << 16, bytes = 0;
-    char *text = malloc(room + 8);
-    while (text) {
-        bytes += fread(text + bytes, 1, room - bytes, f);
-        if (bytes < room)
-            break;
-        char *more = realloc(text, room * 2 + 8);
-        if (!more)
-            free(text);
-        text = more;
-        room *= 2;
-    }
-    bool bad = ferror(f);
-    fclose(f);
-    if (bad) {
-        free(text);
-        errno = EIO;
-        return NULL;
-    }
-    if (text)
-        memset(text + bytes, 0, 8);
-    return text;
+    return load("cuModuleLoadFatBinary", module, (struct source){.data = image}, 0, NULL, NULL);
 }
 
 CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
-    CUresult r = sg_enter_unlocked("cuModuleLoad");
-    if (r)
-        return r;
-    if (!module || !path)
-        return CUDA_ERROR_INVALID_VALUE;
-    char *text = read_file(path);
-    if (!text)
-        return CUDA_ERROR_FILE_NOT_FOUND;
-    r = load("cuModuleLoad's image", module, text, 0, NULL, NULL);
-    free(text);
-    return r;
+    return load("cuModuleLoad", module, (struct source){.path = path}, 0, NULL, NULL);
 }
 
 CUresult cuModuleUnload(CUmodule handle)
@@ -297,12 +213,10 @@ CUresult cuModuleUnload(CUmodule handle)
     struct sg_module *m = SG_FIND(handle, SG_MODULE);
     if (!m)
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
+    if (m->library) /* it goes with the library */
+        return sg_leave(CUDA_ERROR_NOT_PERMITTED);
     uint64_t id = m->object.id;
-    bool busy = false;
-    struct sg_function *f;
-    LL_FOREACH(m->functions, f)
-    busy |= f->in_flight != 0;
-    if (busy) {
+    if (sg_module_is_busy(m)) {
         sg_wait_context(m->context);
         m = sg_object_find(id, SG_MODULE);
         if (!m)
@@ -372,8 +286,23 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
         return r;
     if (!mode)
         return CUDA_ERROR_INVALID_VALUE;
-    *mode = CU_MODULE_EAGER_LOADING;
+    *mode = sg.config.eager ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
     return CUDA_SUCCESS;
+}
+
+CUresult sg_module_global(const struct sg_module *m, const char *name, CUdeviceptr *dptr, size_t *bytes)
+{
+    for (size_t i = 0; i < ptx_module_global_count(m->ptx); i++) {
+        const struct ptx_global *g = ptx_module_global_at(m->ptx, i);
+        if (strcmp(g->name, name) != 0)
+            continue;
+        if (dptr)
+            *dptr = g->address;
+        if (bytes)
+            *bytes = g->size_bytes;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule handle, const char *name)
@@ -382,20 +311,8 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule handle,
     CUresult r = sg_enter_context("cuModuleGetGlobal", &context);
     if (r)
         return r;
-    if (!name)
+    if (!name || (!dptr && !bytes))
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     struct sg_module *m = SG_FIND(handle, SG_MODULE);
-    if (!m)
-        return sg_leave(CUDA_ERROR_INVALID_HANDLE);
-    for (size_t i = 0; i < ptx_module_global_count(m->ptx); i++) {
-        struct ptx_global *g = ptx_module_global_at(m->ptx, i);
-        if (strcmp(g->name, name) != 0)
-            continue;
-        if (dptr)
-            *dptr = g->address;
-        if (bytes)
-            *bytes = g->size_bytes;
-        return sg_leave(CUDA_SUCCESS);
-    }
-    return sg_leave(CUDA_ERROR_NOT_FOUND);
+    return sg_leave(m ? sg_module_global(m, name, dptr, bytes) : CUDA_ERROR_INVALID_HANDLE);
 }

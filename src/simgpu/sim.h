@@ -81,6 +81,7 @@ struct sg_config {
     bool replay;         /* the seed and the job's calls decide everything, see replay.c */
     bool sync;           /* SIMGPU_SYNC: every submission waits for its end */
     bool deny_host_numa; /* SIMGPU_DENY */
+    bool eager;          /* CUDA_MODULE_LOADING=EAGER: libraries are loaded into all contexts at once */
     int log_level;       /* SIMGPU_LOG: 0 off, 1 error, 2 warn (default), 3 info */
     char report[4096];   /* SIMGPU_REPORT, %p expanded when written; "" = none */
     struct sg_fail *fails;
@@ -97,7 +98,7 @@ void sg_log(enum sg_log_level level, const char *format, ...) __attribute__((for
 
 /* ---- objects ---- */
 
-enum sg_kind { SG_CONTEXT = 1, SG_STREAM, SG_EVENT, SG_MODULE, SG_FUNCTION, SG_CHUNK };
+enum sg_kind { SG_CONTEXT = 1, SG_STREAM, SG_EVENT, SG_MODULE, SG_FUNCTION, SG_CHUNK, SG_LIBRARY, SG_ENTRY, SG_LINK };
 
 struct sg_object {
     uint64_t id; /* the handle's value */
@@ -253,7 +254,7 @@ struct sg_device {
     struct sg_pagetable pagetable;
     _Atomic(uint32_t) *touched; /* see pagetable.h; relaxed, and compared with sg_kernel.view.touch_id under sg.lock */
     struct sg_pool pool;
-    uint64_t used_bytes, peak_bytes;    /* of VRAM */
+    uint64_t used_bytes, peak_bytes; /* of VRAM */
     struct sg_context *primary;
     /* running */
     struct sg_op *grids;                   /* started kernels */
@@ -340,6 +341,8 @@ struct sg_event {
     struct sg_event *prev, *next;
 };
 
+/* Queues a recording, with sg.lock held (and released for a while with SIMGPU_SYNC). */
+CUresult sg_event_record(struct sg_event *event, struct sg_stream *stream);
 struct sg_mark *sg_mark_ref(struct sg_mark *mark);
 void sg_mark_unref(struct sg_mark *mark);
 
@@ -377,6 +380,7 @@ struct sg_kernel {
     unsigned resident_blocks;
     unsigned users; /* threads inside ptx_grid_run or creating `run` */
     bool creating, finished, skip, out_of_memory;
+    bool cooperative; /* all its blocks must be resident at once */
 };
 struct sg_host_call {
     CUhostFn fn;
@@ -413,6 +417,7 @@ struct sg_module {
     uint64_t charge_bytes;
     struct sg_alloc **globals; /* one per ptx global */
     struct sg_function *functions;
+    struct sg_library *library; /* that it was loaded for; NULL: the job's own */
     struct sg_module *prev, *next;
 };
 
@@ -423,6 +428,9 @@ struct sg_function {
     const struct ptx_function_info *info;
     int dynamic_shared_max;
     int carveout;
+    bool dynamic_set, carveout_set; /* by cuFuncSetAttribute, which overrides what is set on the kernel */
+    struct sg_entry *entry;         /* of a library's module: its kernel */
+    struct sg_legacy *legacy;       /* see legacy.c */
     unsigned in_flight;
     struct sg_function *next;
 };
@@ -558,6 +566,11 @@ void sg_module_destroy(struct sg_module *module);
 /* Blocks of the function that one SM holds at once; 0 = it can never run. */
 int sg_occupancy(const struct sg_function *function, unsigned block_threads, uint64_t dynamic_shared_bytes);
 int sg_static_shared_max(void);
+/* With CUDA_MODULE_LOADING=EAGER loads all libraries into a new context. May release sg.lock. */
+CUresult sg_libraries_load(struct sg_context *context);
+uint64_t sg_policy_window_max_bytes(void); /* of an access policy window */
+unsigned sg_sync_domain_count(void);
+CUresult sg_policy_window_check(const CUaccessPolicyWindow *window); /* INVALID_VALUE beyond what the device has */
 
 void sg_report_write(void); /* SIMGPU_REPORT; needs sg.lock */
 

@@ -67,6 +67,7 @@ static void create_grid(struct sg_op *op)
         .params = k->params,
         .pagetable = &k->view,
         .max_resident_blocks = k->resident_blocks,
+        .cooperative = k->cooperative,
         .sm_count = (uint32_t)sg.config.model->sm_count,
         .seed = sg_random(),
     };
@@ -203,8 +204,7 @@ static struct sg_op *next_copy(uint64_t most_bytes)
             struct sg_op *op = sg.devices[i].engine[e];
             if (!op || sg.devices[i].engine_busy[e])
                 continue;
-            uint64_t bytes = op->kind == SG_OP_COPY ? sg_copy_bytes(&op->copy)
-                                                    : op->fill.width_bytes * op->fill.height;
+            uint64_t bytes = op->kind == SG_OP_COPY ? sg_copy_bytes(&op->copy) : op->fill.width_bytes * op->fill.height;
             if (bytes <= most_bytes)
                 return op;
         }

@@ -14,8 +14,9 @@
 #include <xmmintrin.h>
 #endif
 
-#define SLICE 16384      /* warp instructions of one block before another gets its turn */
-#define PATIENT_ROUNDS 4 /* without any block's end, before more may be alive */
+#define SLICE 16384            /* warp instructions of one block before another gets its turn */
+#define COOPERATIVE_SLICE 1024 /* of a cooperative grid: its blocks wait for each other often */
+#define PATIENT_ROUNDS 4       /* without any block's end, before more may be alive */
 
 struct ptx_grid {
     pthread_mutex_t lock; /* guards everything below it that changes; a leaf but for the pool's */
@@ -76,7 +77,7 @@ struct ptx_grid *ptx_grid_create(const struct ptx_grid_args *args)
     g->shape.stack_bytes = f->stack_bytes;
     g->shape.local_bytes = f->info.local_bytes;
     g->interp = ptx_interp_best();
-    g->alive_limit = 1;
+    g->alive_limit = args->cooperative ? UINT32_MAX : 1;
     g->random = args->seed;
     g->id = atomic_fetch_add(&last_id, 1) + 1;
     return g;
@@ -132,6 +133,8 @@ static struct ptx_block *choose_locked(struct ptx_grid *g)
     if (!choices)
         return NULL;
     uint32_t pick = choices == 1 ? 0 : (uint32_t)(next_random(&g->random) % choices);
+    if (may_start && g->args.cooperative)
+        pick = g->ready_count;
     if (pick == g->ready_count) {
         struct ptx_block *b = start_locked(g);
         if (b || !g->ready_count)
@@ -278,7 +281,8 @@ static enum ptx_progress run_locked(struct ptx_grid *g, uint64_t budget)
         g->running++;
         pthread_mutex_unlock(&g->lock);
         memset(&r.counters, 0, sizeof(r.counters));
-        uint64_t slice = budget - used < SLICE ? budget - used : SLICE;
+        uint64_t most = g->args.cooperative ? COOPERATIVE_SLICE : SLICE;
+        uint64_t slice = budget - used < most ? budget - used : most;
         enum ptx_slice how = ptx_block_run(&r, g->interp, slice, &g->stop);
         used += r.counters.warp_instructions + 1;
         pthread_mutex_lock(&g->lock);

@@ -42,6 +42,11 @@ static void walk(struct ptx_parser *p, struct ptx_function *f, struct need *need
     struct need most = {0};
     for (struct ptx_call *call = f->calls; call; call = call->next) {
         struct need need;
+        if (!call->callee->defined && p->open)
+            continue;
+        if (!call->callee->defined && p->linking)
+            ptx_parse_fail(p, 0, "'%s' calls '%s', which is not defined in any input", f->info.name,
+                           call->callee->info.name);
         if (!call->callee->defined)
             ptx_parse_unsupported(p, 0, "unsupported: '%s' calls '%s', which is not defined in this text", f->info.name,
                                   call->callee->info.name);
@@ -154,7 +159,29 @@ static int by_kind_then_order(const void *a, const void *b)
     return left->number < right->number ? -1 : 1;
 }
 
-int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **module_out, struct ptx_error *error)
+/* Reads one text after another; the module's version and target become the newest of them. */
+static void read_sources(struct ptx_parser *p, const struct ptx_source *sources, size_t count)
+{
+    struct ptx_module *m = p->module;
+    unsigned version = 0, target = 0;
+    for (size_t i = 0; i < count; i++) {
+        p->lexer = (struct ptx_lexer){sources[i].text, sources[i].text + sources[i].bytes, 1};
+        p->source_name = sources[i].name;
+        p->symbols = (struct ptx_map){0};
+        m->version = m->target = 0;
+        ptx_parse_text(p);
+        version = m->version > version ? m->version : version;
+        target = m->target > target ? m->target : target;
+    }
+    m->version = version;
+    m->target = target;
+    p->source_name = NULL;
+    if (p->linking)
+        ptx_link_finish(p);
+}
+
+static int parse(const struct ptx_source *sources, size_t count, bool linking, bool open,
+                 struct ptx_module **module_out, struct ptx_error *error)
 {
     memset(error, 0, sizeof(*error));
     struct ptx_module *m = calloc(1, sizeof(*m));
@@ -167,7 +194,8 @@ int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **mo
     }
     p->module = m;
     p->error = error;
-    p->lexer = (struct ptx_lexer){text, text + text_bytes, 1};
+    p->linking = linking;
+    p->open = open;
     if (setjmp(p->leave)) {
         free(p->scratch);
         free(p);
@@ -176,7 +204,7 @@ int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **mo
     }
     ptx_parse_init_names(p);
     ptx_lower_init_names(p);
-    ptx_parse_text(p);
+    read_sources(p, sources, count);
     finish(p);
     size_t defined = 0; /* what is only declared stays reachable from calls, but is nothing to launch or list */
     for (size_t i = 0; i < m->function_count; i++)
@@ -189,6 +217,17 @@ int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **mo
     free(p);
     *module_out = m;
     return 0;
+}
+
+int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **module_out, struct ptx_error *error)
+{
+    return parse(&(struct ptx_source){text, text_bytes, NULL}, 1, false, false, module_out, error);
+}
+
+int ptx_module_parse_all(const struct ptx_source *sources, size_t count, bool open, struct ptx_module **module_out,
+                         struct ptx_error *error)
+{
+    return parse(sources, count, true, open, module_out, error);
 }
 
 void ptx_module_destroy(struct ptx_module *m)

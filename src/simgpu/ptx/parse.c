@@ -33,7 +33,9 @@ unsigned ptx_type_log2(enum ptx_type type)
 static void report(struct ptx_parser *p, unsigned line, bool unsupported, const char *format, va_list args)
 {
     struct ptx_error *error = p->error;
-    int used = snprintf(error->text, sizeof(error->text), "line %u: ", line);
+    bool named = p->source_name && *p->source_name;
+    int used = snprintf(error->text, sizeof(error->text), "%.200s%sline %u: ", named ? p->source_name : "",
+                        named ? ", " : "", line);
     vsnprintf(error->text + used, sizeof(error->text) - (size_t)used, format, args);
     for (char *c = error->text; *c; c++)
         if (*c == '\n' || *c == '\t' || *c == '\r')

@@ -89,12 +89,14 @@ enum ptx_symbol_kind {
     PTX_SYM_TARGETS, /* .branchtargets */
 };
 
+enum ptx_linkage { PTX_LINK_LOCAL, PTX_LINK_EXTERN, PTX_LINK_VISIBLE, PTX_LINK_WEAK, PTX_LINK_COMMON };
+
 struct ptx_symbol {
     enum ptx_symbol_kind kind;
     uint8_t log2;   /* registers: size; 0 = predicate */
     bool is_result; /* PARAM: a function's return value */
     bool is_formal; /* PARAM */
-    bool defined;   /* LABEL */
+    bool defined;   /* LABEL; GLOBAL when linking */
     uint32_t
         offset; /* registers, PARAM objects: in the frame; LOCAL: in the function's locals; formal: in the layout */
     uint32_t stride; /* PARAM objects */
@@ -104,6 +106,7 @@ struct ptx_symbol {
     /* Of variables that are arrays of one dimension; 0 = cannot be indexed. */
     uint32_t element_bytes;
     struct ptx_function *function;
+    enum ptx_linkage linkage; /* GLOBAL, FUNCTION: of its definition, once it is defined */
 };
 
 enum ptx_operand_kind {
@@ -176,7 +179,11 @@ struct ptx_parser {
     struct ptx_module *module;
     struct ptx_error *error;
     jmp_buf leave;
-    struct ptx_map symbols; /* of the module */
+    struct ptx_map symbols; /* of the text */
+    bool linking, open;     /* see ptx_module_parse_all and link.c */
+    const char *source_name;
+    enum ptx_linkage linkage; /* of the variable or function that is being read */
+    struct ptx_map externals; /* what all texts share */
     struct ptx_map scopes[PTX_MAX_SCOPES];
     unsigned depth;        /* open scopes */
     struct ptx_map labels; /* of the function, by name; may be used before they are defined */
@@ -242,6 +249,15 @@ void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern);
 void ptx_parse_skip_line(struct ptx_parser *p); /* .loc, .file: to the end of the line */
 void ptx_parse_pragma(struct ptx_parser *p);
 void ptx_parse_body(struct ptx_parser *p); /* a function's { ... } */
+
+/* Linking. Both look-ups return NULL where the text's own names decide, as always without linking. */
+struct ptx_symbol *ptx_link_global(struct ptx_parser *p, const char *name, size_t bytes);
+struct ptx_function *ptx_link_function(struct ptx_parser *p, const char *name, size_t bytes, bool is_entry);
+/* The symbol of the text is from now on what other texts mean by its name, if its linkage says so. */
+void ptx_link_publish(struct ptx_parser *p, const char *name, size_t bytes, struct ptx_symbol *symbol);
+/* A variable's definition: false = another one counts. */
+bool ptx_link_defines(struct ptx_parser *p, const char *name, size_t bytes, struct ptx_symbol *symbol, uint64_t size);
+void ptx_link_finish(struct ptx_parser *p); /* after the last text */
 void ptx_parse_text(struct ptx_parser *p); /* a whole module */
 
 /* Instructions. */

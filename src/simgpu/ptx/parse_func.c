@@ -160,8 +160,11 @@ static struct ptx_function *new_function(struct ptx_parser *p, const char *name,
     if (symbol) {
         if (symbol->kind != PTX_SYM_FUNCTION || symbol->function->info.is_entry != is_entry)
             ptx_parse_fail(p, p->token.line, "'%.*s' is declared twice", (int)(bytes < 200 ? bytes : 200), name);
-        return symbol->function;
+        ptx_link_publish(p, name, bytes, symbol);
     }
+    struct ptx_function *shared = ptx_link_function(p, name, bytes, is_entry);
+    if (shared || symbol)
+        return shared ? shared : symbol->function;
     symbol = ptx_parse_declare(p, name, bytes, PTX_SYM_FUNCTION);
     struct ptx_function *f = symbol->function = ptx_parse_take(p, sizeof(*f));
     if (ptx_grow((void **)&m->functions, m->function_count, &m->function_capacity, sizeof(*m->functions)))
@@ -174,6 +177,7 @@ static struct ptx_function *new_function(struct ptx_parser *p, const char *name,
     if (!f->info.name)
         ptx_parse_out_of_memory(p);
     f->info.max_threads = PTX_MAX_THREADS;
+    ptx_link_publish(p, name, bytes, symbol);
     return f;
 }
 
@@ -298,13 +302,16 @@ static void parse_target(struct ptx_parser *p)
 /* .visible .extern .weak .common in front of a variable or function. */
 static bool parse_linkage(struct ptx_parser *p)
 {
-    bool is_extern = false;
+    static const char *const names[] = {"", "extern", "visible", "weak", "common"}; /* as enum ptx_linkage */
+    p->linkage = PTX_LINK_LOCAL;
     for (;; ptx_parse_next(p)) {
-        if (ptx_parse_is_dotted(p, "extern"))
-            is_extern = true;
-        else if (!ptx_parse_is_dotted(p, "visible") && !ptx_parse_is_dotted(p, "weak") &&
-                 !ptx_parse_is_dotted(p, "common"))
-            return is_extern;
+        unsigned i = PTX_LINK_COMMON;
+        while (i && !ptx_parse_is_dotted(p, names[i]))
+            i--;
+        if (!i)
+            return p->linkage == PTX_LINK_EXTERN;
+        if (p->linkage != PTX_LINK_EXTERN)
+            p->linkage = (enum ptx_linkage)i;
     }
 }
 

@@ -198,24 +198,34 @@ static void init_list(struct ptx_parser *p, struct init *init, unsigned depth)
     init->at += UINT64_C(1) << init->log2;
 }
 
+static struct ptx_symbol *new_global(struct ptx_parser *p, const struct ptx_declarator *d, bool is_const)
+{
+    struct ptx_module *m = p->module;
+    struct ptx_symbol *symbol = ptx_parse_declare(p, d->name, d->name_bytes, PTX_SYM_GLOBAL);
+    if (ptx_grow((void **)&m->globals, m->global_count, &m->global_capacity, sizeof(*m->globals)))
+        ptx_parse_out_of_memory(p);
+    symbol->index = (uint32_t)m->global_count;
+    struct ptx_global *global = &m->globals[m->global_count++];
+    *global = (struct ptx_global){.align_bytes = d->align, .is_const = is_const};
+    global->name = ptx_arena_text(&m->arena, d->name, d->name_bytes);
+    if (!global->name)
+        ptx_parse_out_of_memory(p);
+    ptx_link_publish(p, d->name, d->name_bytes, symbol);
+    return symbol;
+}
+
 void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern)
 {
     struct ptx_module *m = p->module;
     struct ptx_declarator d;
     ptx_parse_declarator(p, &d);
-    if (is_extern)
+    if (is_extern && !p->linking)
         ptx_parse_unsupported(p, d.line, "unsupported: '%.*s' is defined in another module",
                               (int)(d.name_bytes < 200 ? d.name_bytes : 200), d.name);
     unsigned depth = p->depth;
-    struct ptx_symbol *symbol = ptx_parse_declare(p, d.name, d.name_bytes, PTX_SYM_GLOBAL);
-    if (ptx_grow((void **)&m->globals, m->global_count, &m->global_capacity, sizeof(*m->globals)))
-        ptx_parse_out_of_memory(p);
-    symbol->index = (uint32_t)m->global_count;
-    struct ptx_global *global = &m->globals[m->global_count++];
-    *global = (struct ptx_global){.align_bytes = d.align, .is_const = is_const};
-    global->name = ptx_arena_text(&m->arena, d.name, d.name_bytes);
-    if (!global->name)
-        ptx_parse_out_of_memory(p);
+    struct ptx_symbol *symbol = ptx_link_global(p, d.name, d.name_bytes);
+    if (!symbol)
+        symbol = new_global(p, &d, is_const);
     struct init init = {.index = symbol->index, .log2 = ptx_type_log2(d.type), .is_open = d.is_open, .type = d.type};
     init.bytes = ptx_declarator_bytes(p, &d, MAX_VARIABLE_BYTES);
     if (ptx_parse_accept(p, '=')) {
@@ -228,12 +238,15 @@ void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern)
         init_list(p, &init, 0);
         if (d.is_open)
             init.bytes = init.at;
-    } else if (d.is_open) {
+    } else if (d.is_open && !is_extern) {
         ptx_parse_fail(p, d.line, "an open array needs initial values");
     }
-    m->globals[symbol->index].init = init.image;
-    m->globals[symbol->index].size_bytes = init.bytes;
-    symbol->bytes = init.bytes;
+    if (ptx_link_defines(p, d.name, d.name_bytes, symbol, init.bytes)) {
+        m->globals[symbol->index].init = init.image;
+        m->globals[symbol->index].size_bytes = init.bytes;
+        m->globals[symbol->index].align_bytes = d.align;
+        symbol->bytes = init.bytes;
+    }
     symbol->element_bytes = d.element_bytes;
     p->depth = depth;
     ptx_parse_expect(p, ';');

@@ -54,6 +54,18 @@ struct ptx_error {
 
 /* Parses NUL-terminated-or-not text. 0, or -1 with *error filled. The text is not referenced afterwards. */
 int ptx_module_parse(const char *text, size_t text_bytes, struct ptx_module **module_out, struct ptx_error *error);
+struct ptx_source {
+    const char *text;
+    size_t bytes;
+    const char *name; /* for messages; NULL or "" = none */
+};
+/*
+ * Links: several texts into one module. Names that are .visible, .weak, .common or .extern, and entries, mean the same in all
+ * texts; other names belong to their text. Errors beyond those of one text: a name that is defined twice, a variable or
+ * function that is used and nowhere defined. `open` leaves out the latter: such a module is good for nothing but the check.
+ */
+int ptx_module_parse_all(const struct ptx_source *sources, size_t count, bool open, struct ptx_module **module_out,
+                         struct ptx_error *error);
 void ptx_module_destroy(struct ptx_module *module); /* NULL is fine; no grid of it may be alive */
 
 unsigned ptx_module_target(const struct ptx_module *module);   /* e.g. 70 for sm_70 */
@@ -104,8 +116,9 @@ struct ptx_grid_args {
     const void *params; /* packed, params_bytes; copied by create */
     const struct sg_pagetable *pagetable;
     uint32_t max_resident_blocks; /* blocks in flight at once, >= 1; the rest start as these finish, in linear order */
-    uint32_t sm_count;            /* for %nsmid; block b runs on SM b % sm_count */
-    uint64_t seed;                /* which resident block advances next */
+    bool cooperative;  /* all blocks (no more than may be resident) are alive from the start, and take short turns */
+    uint32_t sm_count; /* for %nsmid; block b runs on SM b % sm_count */
+    uint64_t seed;     /* which resident block advances next */
     const _Atomic(uint64_t) *clock_ns; /* %globaltimer; NULL = the monotonic clock */
 };
 

@@ -10,7 +10,6 @@
  */
 #include "simgpu/check.h"
 
-#include <stdlib.h>
 #include <sys/mman.h>
 
 typedef _Atomic(uint16_t) bound;
@@ -18,16 +17,18 @@ static _Atomic(bound *) *bounds; /* one per page of the address space; NULL = al
 
 /* ---- red zones ---- */
 
+static void *zeroed(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
 static bool bounds_init(void)
 {
     if (bounds)
         return true;
-    size_t bytes = (UINT64_C(1) << (SG_VA_BITS - SG_PAGE_SHIFT)) * sizeof *bounds;
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        return false;
-    bounds = p;
-    return true;
+    bounds = zeroed((UINT64_C(1) << (SG_VA_BITS - SG_PAGE_SHIFT)) * sizeof *bounds);
+    return bounds != NULL;
 }
 
 static bound *table_at(uint64_t page, bool make)
@@ -37,7 +38,7 @@ static bound *table_at(uint64_t page, bool make)
     _Atomic(bound *) *slot = &bounds[page >> SG_PAGE_SHIFT];
     bound *table = atomic_load_explicit(slot, memory_order_acquire);
     if (!table && make) {
-        table = calloc(SG_BLOCK_SLOTS, sizeof *table);
+        table = zeroed(SG_BLOCK_SLOTS * sizeof *table);
         atomic_store_explicit(slot, table, memory_order_release);
     }
     return table;
@@ -91,7 +92,8 @@ static void *translate(const struct sg_pagetable *pt, uint64_t va, unsigned byte
     void *host = device->translate_slow(device, va, bytes, how & 1, tier_out);
     if (!host || (sg_check.redzone && !in_bounds(va, bytes)))
         return NULL;
-    bool on_host = *tier_out == SG_TIER_HOST;
+    /* Memory that the CPU sees, too: pinned (at its own address), or a chunk to which it was given access. */
+    bool on_host = *tier_out == SG_TIER_HOST && ((uint64_t)(uintptr_t)host == va || atomic_load(&sg_check.host_maps));
     if (op->race)
         sg_race_access(op->race, va, bytes, (unsigned)how, on_host);
     if (sg_check.deadlock)

@@ -39,7 +39,7 @@ static bool parse_word(const char *text, size_t bytes)
 {
     bool all = is_word(text, bytes, "all");
     if (is_word(text, bytes, "off")) {
-        memset(&sg_check, 0, sizeof sg_check);
+        sg_check.race = sg_check.redzone = sg_check.leak = sg_check.deadlock = sg_check.deadlock_fail = false;
         return true;
     }
     if (is_word(text, bytes, "fatal")) {
@@ -60,7 +60,6 @@ static bool parse_word(const char *text, size_t bytes)
 
 CUresult sg_check_read(void)
 {
-    memset(&sg_check, 0, sizeof sg_check);
     const char *fatal = getenv("SIMGPU_CHECK_FATAL");
     if (fatal && *fatal && strcmp(fatal, "0") != 0 && strcmp(fatal, "1") != 0) {
         sg_log(SG_LOG_ERROR, "SIMGPU_CHECK_FATAL: bad value '%s': expected 0 or 1", fatal);
@@ -107,6 +106,17 @@ void sg_finding(enum sg_finding_kind kind, struct sg_context *context, const cha
         snprintf(why, sizeof why, "SIMGPU_CHECK_FATAL: the context fails because of this: %s", kinds[kind].name);
         sg_context_fail(context, CUDA_ERROR_LAUNCH_FAILED, why);
     }
+}
+
+CUresult sg_refused(CUresult error, int device, uint64_t va)
+{
+    enum sg_finding_kind kind = error ? sg_finding_at(device, va) : SG_FINDING_NO_MEMORY;
+    char where[220];
+    if (kind == SG_FINDING_NO_MEMORY || kind == SG_FINDING_RED_ZONE)
+        return error;
+    sg_describe_address(va, where, sizeof where);
+    sg_finding(kind, NULL, "a copy or memset at 0x%" PRIx64 " is refused: %s", va, where);
+    return error;
 }
 
 void sg_check_report(FILE *f)

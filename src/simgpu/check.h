@@ -35,6 +35,7 @@ struct sg_check {
     bool deadlock_fail; /* a deadlock ends the kernel with CUDA_ERROR_LAUNCH_TIMEOUT */
     bool accesses;      /* accesses of kernels are to be seen: race, redzone or deadlock */
     uint64_t found[SG_FINDING_COUNT];
+    _Atomic(bool) host_maps; /* the CPU was ever given access to a chunk in host memory; read without a lock */
 };
 extern struct sg_check sg_check; /* the settings are written by cuInit only and read without a lock */
 
@@ -44,6 +45,8 @@ CUresult sg_check_read(void);
  * kill `context` (NULL: none). */
 void sg_finding(enum sg_finding_kind kind, struct sg_context *context, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* A call about memory at `va` is refused: a finding, if the address was memory once or is to be. Returns `error`. */
+CUresult sg_refused(CUresult error, int device, uint64_t va);
 /* Counts only: another line has told it. */
 void sg_finding_count(enum sg_finding_kind kind);
 /* The report's member: one line of JSON with a comma. */

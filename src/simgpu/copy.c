@@ -140,8 +140,13 @@ CUresult sg_copy_check(const struct sg_stream *s, const struct sg_end *dst, cons
         __builtin_mul_overflow(rows, (uint64_t)extent->width_bytes, &bytes) || bytes > UINT64_C(1) << SG_VA_BITS)
         return CUDA_ERROR_INVALID_VALUE;
     int own = s->context->device;
-    CUresult r = classify(dst, extent, dst->grants_of == SG_ON_HOST ? own : dst->grants_of, true, dst_out);
-    return r ? r : classify(src, extent, src->grants_of == SG_ON_HOST ? own : src->grants_of, false, src_out);
+    int dst_device = dst->grants_of == SG_ON_HOST ? own : dst->grants_of;
+    int src_device = src->grants_of == SG_ON_HOST ? own : src->grants_of;
+    CUresult r = classify(dst, extent, dst_device, true, dst_out);
+    if (r)
+        return sg_refused(r, dst_device, dst->va);
+    r = classify(src, extent, src_device, false, src_out);
+    return r ? sg_refused(r, src_device, src->va) : CUDA_SUCCESS;
 }
 
 CUresult sg_copy_submit(struct sg_stream *s, const struct sg_end *dst, const struct sg_end *src,

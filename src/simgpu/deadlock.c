@@ -148,7 +148,8 @@ static unsigned thread_count(void)
 /* Can nobody on the host do anything any more? */
 static bool host_is_stuck(void)
 {
-    unsigned callers = atomic_load(&sg.api_threads), own = sg.workers + sg.copy_threads + sg.config.replay + SANITIZER_THREADS;
+    unsigned callers = atomic_load(&sg.api_threads),
+             own = sg.workers + sg.copy_threads + sg.config.replay + SANITIZER_THREADS;
     if (sg.blocked_threads < callers)
         return false;
     for (int d = 0; d < sg.device_count; d++)
@@ -204,9 +205,12 @@ static void tell(struct sg_op *op, const struct ptx_spin *spin)
     if (look.told_seq == op->seq || !describe_waiting(op, spin, waiting, sizeof waiting))
         return;
     look.told_seq = op->seq;
-    if (look.polled_count) {
-        sg_describe_memory(look.polled[0], where, sizeof where);
-        snprintf(polled, sizeof polled, ", reading 0x%" PRIx64 " (%s)", look.polled[0], where);
+    pthread_mutex_lock(&look.watch_lock);
+    uint64_t at = look.polled_count ? look.polled[0] : 0;
+    pthread_mutex_unlock(&look.watch_lock);
+    if (at) {
+        sg_describe_memory(at, where, sizeof where);
+        snprintf(polled, sizeof polled, ", reading 0x%" PRIx64 " (%s)", at, where);
     }
     sg_finding(SG_FINDING_DEADLOCK, NULL,
                "kernel %s in stream %" PRIu64

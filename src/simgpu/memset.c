@@ -1,5 +1,5 @@
 /* Memsets. They do not wait for their end, except on pinned host memory (the documented behaviour). */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <string.h>
 
@@ -44,7 +44,7 @@ static CUresult fill(const char *function, struct area area, CUstream stream, bo
     bool host;
     r = check(s->context, &area, &f, &host);
     if (r)
-        return sg_leave(r);
+        return sg_leave(sg_refused(r, s->context->device, area.dst));
     struct sg_op *op = sg_op_new(SG_OP_FILL);
     if (!op)
         return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);

@@ -188,6 +188,8 @@ static void set_host_access(struct sg_mapping *m, uint8_t flags)
     if (m->host_access == flags)
         return;
     m->host_access = flags;
+    if (flags)
+        atomic_store(&sg_check.host_maps, true);
     int protection = flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ;
     for (size_t i = 0; i < m->region.bytes >> SG_PAGE_SHIFT; i++) {
         void *at = (void *)(uintptr_t)(m->region.va + ((uint64_t)i << SG_PAGE_SHIFT));

@@ -398,6 +398,19 @@ static int scene_no_grant(void)
     return launch_at(p + 64);
 }
 
+/* Calls refuse what they can see. */
+static int scene_refused(void)
+{
+    CUdeviceptr p, q;
+    uint32_t word = 0;
+    set_up();
+    MUST(cuMemAlloc_v2(&p, 4 * MIB));
+    MUST(cuMemFree_v2(p));
+    MUST(cuMemAddressReserve(&q, PAGE, 0, 0, 0));
+    return cuMemcpyHtoD_v2(p, &word, 4) != CUDA_ERROR_INVALID_VALUE ||
+           cuMemsetD8_v2(q, 1, 100) != CUDA_ERROR_INVALID_VALUE;
+}
+
 /* ---- red zones ---- */
 
 static int scene_behind_small(void)
@@ -582,11 +595,11 @@ SCENES({"two_kernels", scene_two_kernels}, {"by_luck", scene_by_luck}, {"copy_an
        {"count_and_copy", scene_count_and_copy}, {"host_memory", scene_host_memory}, {"staged", scene_staged},
        {"warps", scene_warps}, {"moved", scene_moved}, {"moved_again", scene_moved_again}, {"fatal", scene_fatal},
        {"ordered", scene_ordered}, {"after_free", scene_after_free}, {"after_unmap", scene_after_unmap},
-       {"before_map", scene_before_map}, {"no_grant", scene_no_grant}, {"behind_small", scene_behind_small},
-       {"before_small", scene_before_small}, {"behind_large", scene_behind_large}, {"in_bounds", scene_in_bounds},
-       {"leaks", scene_leaks}, {"tidy", scene_tidy}, {"poison", scene_poison}, {"no_room", scene_no_room},
-       {"behind_itself", scene_behind_itself}, {"waits_for_the_host", scene_waits_for_the_host}, {"room", scene_room},
-       {"interleave", scene_interleave})
+       {"before_map", scene_before_map}, {"no_grant", scene_no_grant}, {"refused", scene_refused},
+       {"behind_small", scene_behind_small}, {"before_small", scene_before_small}, {"behind_large", scene_behind_large},
+       {"in_bounds", scene_in_bounds}, {"leaks", scene_leaks}, {"tidy", scene_tidy}, {"poison", scene_poison},
+       {"no_room", scene_no_room}, {"behind_itself", scene_behind_itself},
+       {"waits_for_the_host", scene_waits_for_the_host}, {"room", scene_room}, {"interleave", scene_interleave})
 
 /* ---- tests ---- */
 
@@ -676,6 +689,8 @@ Test(strict, what_is_ordered_is_no_race)
 Test(strict, an_access_to_nothing_names_the_broken_rule)
 {
     finds("after_free", "off", CUDA_ERROR_ILLEGAL_ADDRESS, "use_after_free", 1, WORDS(": use after free\n"));
+    finds("refused", "off", 0, "use_after_free", 1,
+          WORDS("use after free: a copy or memset at 0x", "use before map: a copy or memset at 0x"));
     finds("after_unmap", "off", CUDA_ERROR_ILLEGAL_ADDRESS, "use_after_unmap", 1, WORDS(": use after unmap\n"));
     finds("before_map", "off", CUDA_ERROR_ILLEGAL_ADDRESS, "use_before_map", 1, WORDS(": use before map\n"));
     finds("no_grant", "off", CUDA_ERROR_ILLEGAL_ADDRESS, "missing_grant", 1, WORDS(": missing grant\n"));

@@ -86,6 +86,7 @@ void sg_context_finish(struct sg_context *c)
     }
     while (c->allocs)
         sg_alloc_destroy(c->allocs);
+    sg_runtime_finish(c);
     for (size_t i = sg.hosts.count; i-- > 0;) {
         struct sg_host *h = sg.hosts.at[i].owner;
         if (h->context == c)
@@ -380,6 +381,8 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
         return sg_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
     if (limit == CU_LIMIT_STACK_SIZE && value > 512 << 10)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    if ((limit == CU_LIMIT_MALLOC_HEAP_SIZE && c->heap) || (limit == CU_LIMIT_PRINTF_FIFO_SIZE && c->fifo))
+        return sg_leave(CUDA_ERROR_INVALID_VALUE); /* a module that uses it is there already */
     if (limit == CU_LIMIT_MAX_L2_FETCH_GRANULARITY && value > 128)
         value = 128;
     c->limits[limit] = limit == CU_LIMIT_STACK_SIZE ? (value + 15) & ~(size_t)15 : value;

@@ -337,6 +337,7 @@ static void wait_for(const struct wait *w)
         sg.waiting--;
     }
     sg.blocked_threads--;
+    sg_print_flush();
 }
 
 void sg_wait_ticket(struct sg_stream *stream, uint64_t ticket)

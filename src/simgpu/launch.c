@@ -165,6 +165,7 @@ CUresult sg_launch(const char *api, const struct sg_launch *l, bool per_thread)
         if (l->after[i] && s && !find_event(l->after[i], s->context, &e))
             r = sg_event_record(e, s);
     }
+    sg_print_flush(); /* of kernels launched before */
     return sg_leave(r);
 }
 

@@ -107,6 +107,8 @@ CUresult sg_module_build(struct sg_context *context, struct ptx_module *ptx, str
         r = place_globals(m, error);
     }
     if (!r)
+        r = sg_runtime_prepare(context, ptx);
+    if (!r)
         r = add_functions(m);
     if (r) {
         sg_module_destroy(m);

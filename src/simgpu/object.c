@@ -11,6 +11,7 @@ struct sg sg = {
     .work_cv = PTHREAD_COND_INITIALIZER,
     .copy_cv = PTHREAD_COND_INITIALIZER,
     .done_cv = PTHREAD_COND_INITIALIZER,
+    .print_cv = PTHREAD_COND_INITIALIZER,
     .next_id = UINT64_C(0x51a0000000), /* far from small integers and from anything mapped */
     .next_number = 1,
     .next_buffer_id = 1,

@@ -301,6 +301,8 @@ struct sg_context {
     struct sg_block *blocks;
     struct sg_module *modules;
     struct sg_event *events;
+    struct ptx_heap *heap; /* of the kernels' malloc; its memory is one of allocs */
+    struct ptx_fifo *fifo; /* of their printf */
     struct sg_context *prev, *next;
 };
 
@@ -440,7 +442,9 @@ struct sg_function {
 struct sg {
     pthread_mutex_t lock;
     pthread_rwlock_t host_lock;
-    pthread_cond_t work_cv, copy_cv, done_cv;
+    pthread_cond_t work_cv, copy_cv, done_cv, print_cv;
+    bool printing;  /* a thread writes kernels' output, without the lock */
+    unsigned fifos; /* contexts that have one */
     struct sg_config config;
     _Atomic(bool) ready;  /* cuInit succeeded */
     _Atomic(bool) forked; /* a child of the process that did it */
@@ -562,6 +566,11 @@ bool sg_touched_in_flight(uint64_t va, uint64_t bytes, unsigned device_mask, cha
 CUresult sg_fault_to_error(enum ptx_fault_kind kind);
 
 /* ---- modules and launches ---- */
+/* Makes the context's heap and printf queue if the module is the first to need them. */
+CUresult sg_runtime_prepare(struct sg_context *context, const struct ptx_module *ptx);
+void sg_runtime_finish(struct sg_context *context); /* no kernel of it may run */
+/* Writes to stdout what kernels have printed: for synchronisation points. Releases sg.lock while it writes. */
+void sg_print_flush(void);
 void sg_module_destroy(struct sg_module *module);
 /* Blocks of the function that one SM holds at once; 0 = it can never run. */
 int sg_occupancy(const struct sg_function *function, unsigned block_threads, uint64_t dynamic_shared_bytes);

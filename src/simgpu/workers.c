@@ -70,6 +70,8 @@ static void create_grid(struct sg_op *op)
         .cooperative = k->cooperative,
         .sm_count = (uint32_t)sg.config.model->sm_count,
         .seed = sg_random(),
+        .heap = op->stream->context->heap,
+        .fifo = op->stream->context->fifo,
     };
     k->view = sg.devices[device].pagetable;
     k->view.touched = sg.devices[device].touched;

@@ -129,6 +129,8 @@ struct outcome machine_run(struct machine *m, const struct launch *launch)
         .max_resident_blocks = launch->resident ? launch->resident : 64,
         .sm_count = 4,
         .seed = launch->seed,
+        .heap = launch->heap,
+        .fifo = launch->fifo,
     };
     need(args.function, "no such kernel");
     for (unsigned i = 0; i < 3; i++) {

@@ -41,6 +41,8 @@ struct launch {
     unsigned workers;  /* host threads; 0 = 1, the caller */
     uint32_t resident; /* 0 = 64 */
     uint64_t seed;
+    struct ptx_heap *heap;
+    struct ptx_fifo *fifo;
     uint64_t slice; /* warp instructions per ptx_grid_run; 0 = 100000 */
 };
 struct outcome {

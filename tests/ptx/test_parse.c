@@ -48,7 +48,7 @@ Test(parse, names_line_and_text_of_what_is_not_supported)
         "cvt.s32.f32 %r1, %f1;",
         "atom.global.add.s64 %rd1, [%rd2], %rd3;",
         "atom.global.min.f32 %f1, [%rd2], %f1;",
-        "call %rd1, (%r1), p;",
+        "activemask.b64 %rd1;",
         "sin.approx.f64 %fd1, %fd2;",
         "mul.s32 %r1, %r1, %r2;",
         "fma.f32 %f1, %f1, %f1, %f1;",

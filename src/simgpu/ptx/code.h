@@ -25,6 +25,7 @@
 #define PTX_SHARED_WINDOW (UINT64_C(1) << 56)
 #define PTX_LOCAL_WINDOW (UINT64_C(2) << 56)
 #define PTX_PARAM_WINDOW (UINT64_C(3) << 56) /* an entry's parameters, read only */
+#define PTX_CODE_WINDOW (UINT64_C(4) << 56)  /* what a function's address is, see ptx_function_address */
 #define PTX_WINDOW_MASK (~UINT64_C(0xffffffff))
 
 enum ptx_op {
@@ -185,18 +186,20 @@ enum ptx_sreg {
     PTX_SREG_TOTAL_SMEM,
 };
 
-/* One value that a call copies between two frames: `bytes` of a lane, found at offset + lane * stride. */
+/* One value that a call copies between two frames: `bytes` of a lane, found at offset + lane * stride; the callee says where
+ * it goes. */
 struct ptx_arg {
     uint32_t caller_offset; /* an operand: may be a constant */
     uint32_t caller_stride;
-    uint32_t callee_offset;
-    uint32_t callee_stride;
     uint32_t bytes;
 };
 
 struct ptx_call {
-    struct ptx_function *callee;
+    struct ptx_function *callee; /* NULL: through a register */
     struct ptx_function *caller;
+    struct ptx_function **targets; /* of .calltargets: the only ones allowed; NULL = any of this prototype */
+    uint32_t target_count;
+    uint32_t line;
     uint32_t argument_count, result_count;
     struct ptx_arg *arguments; /* then the results */
     struct ptx_call *next;     /* of the same caller */
@@ -207,6 +210,7 @@ struct ptx_formal {
     uint32_t frame_offset; /* of its bytes; stride below */
     uint32_t stride;
     uint8_t reg_log2; /* 0 = .param, else a register of that size */
+    bool is_open;     /* [] of a variadic function: size_bytes is the most that a call may hand over */
 };
 
 struct ptx_shared_use {
@@ -233,7 +237,9 @@ struct ptx_function {
     uint32_t dynamic_shared_offset;
     uint8_t visit; /* walks over the call graph */
     bool recursive;
+    bool address_taken;
     uint32_t number; /* order in the text */
+    struct ptx_function *alias_of;
 };
 
 struct ptx_shared_variable {
@@ -244,6 +250,8 @@ struct ptx_shared_variable {
 struct ptx_reloc {
     uint32_t global, target; /* indices */
     uint64_t offset, addend;
+    uint64_t mask;  /* the bits of the address that are wanted, moved down to bit 0 */
+    uint32_t bytes; /* that are written */
 };
 
 struct ptx_const_reloc {
@@ -272,11 +280,23 @@ struct ptx_module {
     size_t const_reloc_count, const_reloc_capacity;
     struct ptx_call **calls;
     size_t call_count, call_capacity;
+    struct ptx_function **by_number; /* all of them, by their numbers */
+    size_t number_count;
+    uint64_t code_base; /* of the functions' addresses */
+    bool uses_heap, uses_printf;
     struct ptx_wide *wides;
     size_t wide_count, wide_capacity;
     uint32_t *targets; /* of brx.idx */
     size_t target_count, target_capacity;
     bool linked;
 };
+
+/* A function's address, as registers and memory hold it: no other module's functions have the same ones. */
+static inline uint64_t ptx_function_address(const struct ptx_function *f)
+{
+    return f->module->code_base + (uint64_t)(f->number + 1) * 16;
+}
+/* The defined function of this module at an address; NULL = there is none, or it is an entry. */
+struct ptx_function *ptx_module_callee(const struct ptx_module *module, uint64_t address);
 
 #endif

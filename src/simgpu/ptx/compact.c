@@ -87,6 +87,11 @@ static void mention_call(struct compact *c, const struct ptx_call *call, uint32_
             mention(c, call->arguments[k].caller_offset, pc, block, false);
 }
 
+static bool is_call(const struct ptx_insn *in)
+{
+    return in->op == PTX_OP_CALL || in->op == PTX_OP_CALL_INDIRECT;
+}
+
 static void mention_wide(struct compact *c, const struct ptx_wide *wide, uint32_t pc, uint32_t block, bool defines)
 {
     for (unsigned k = wide->result_count; k < wide->count; k++)
@@ -114,7 +119,7 @@ static void find_lifetimes(struct compact *c, const struct ptx_module *m)
         for (unsigned k = 0; k < 4; k++)
             if (is_register(in->o[k]) && is_result(in, k))
                 mention(c, in->o[k], pc, block, !in->guard);
-        if (in->op == PTX_OP_CALL)
+        if (is_call(in))
             mention_call(c, m->calls[in->imm], pc, block);
         else if (is_wide(in))
             mention_wide(c, &m->wides[in->imm], pc, block, !in->guard);
@@ -140,7 +145,7 @@ static void find_flow(struct compact *c, const struct ptx_parser *p, uint32_t be
             }
             c->spans[c->span_count++] = (struct span){lowest, pc};
         }
-        if (in->op == PTX_OP_BRA || in->op == PTX_OP_BRX || in->op == PTX_OP_CALL)
+        if (in->op == PTX_OP_BRA || in->op == PTX_OP_BRX || is_call(in))
             c->leads[pc + 1] = 1;
     }
 }
@@ -243,7 +248,7 @@ static void rewrite(struct compact *c, struct ptx_function *f, const struct ptx_
             in->o[k] = placed(c, in->o[k], base);
         for (unsigned k = 0; is_wide(in) && k < m->wides[in->imm].count; k++)
             m->wides[in->imm].operands[k] = placed(c, m->wides[in->imm].operands[k], base);
-        if (in->op != PTX_OP_CALL)
+        if (!is_call(in))
             continue;
         struct ptx_call *call = m->calls[in->imm];
         for (uint32_t k = 0; k < call->argument_count + call->result_count; k++)

@@ -190,6 +190,8 @@ static void init_run(struct ptx_run *r, const struct ptx_grid *g)
     r->sm_count = g->args.sm_count;
     r->grid_id = g->id;
     r->clock_ns = g->args.clock_ns;
+    r->heap = g->args.heap;
+    r->fifo = g->args.fifo;
 }
 
 static void finish_slice_locked(struct ptx_grid *g, struct ptx_run *r, enum ptx_slice how)

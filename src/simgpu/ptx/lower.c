@@ -95,7 +95,7 @@ static const struct ptx_descriptor table[] = {
     ROW("fence", fence, 0, 0, 1),
     ROW("bra", bra, 1, 1, 0),
     ROW("brx", brx, 2, 2, 0),
-    ROW("call", call, 1, 1, 0),
+    ROW("call", call, 1, 2, 0),
     ROW("ret", exit, 0, 0, PTX_OP_RET),
     ROW("exit", exit, 0, 0, PTX_OP_EXIT),
     ROW("trap", trap, 0, 0, 0),
@@ -379,6 +379,10 @@ static uint32_t source_symbol(struct ptx_parser *p, const struct ptx_operand *o,
         if (log2 != 3)
             ptx_lower_fail(p, "an address needs 64 bits");
         return address_constant(p, symbol->index, o->value);
+    }
+    if (symbol->kind == PTX_SYM_FUNCTION && log2 == 3 && !symbol->function->info.is_entry && !o->value) {
+        symbol->function->address_taken = true;
+        return ptx_constant(p, log2, ptx_function_address(symbol->function));
     }
     uint32_t at;
     if (symbol->kind == PTX_SYM_SHARED && log2 >= 2) {

@@ -41,7 +41,7 @@ void ptx_lower_exit(struct ptx_parser *p, const struct ptx_descriptor *d)
 {
     no_types(p);
     ptx_take_mod(p, PTX_M_UNI);
-    ptx_emit(p, d->op == PTX_OP_RET && p->function->info.is_entry ? PTX_OP_EXIT : d->op);
+    ptx_emit(p, d->op == PTX_OP_RET && p->function->info.is_entry ? PTX_OP_EXIT : d->op)->imm = p->function->number;
 }
 
 void ptx_lower_trap(struct ptx_parser *p, const struct ptx_descriptor *d)
@@ -49,71 +49,6 @@ void ptx_lower_trap(struct ptx_parser *p, const struct ptx_descriptor *d)
     (void)d;
     no_types(p);
     ptx_emit(p, PTX_OP_TRAP);
-}
-
-/* One value that goes over: where it is in the caller's frame. */
-static void call_value(struct ptx_parser *p, const struct ptx_operand *o, const struct ptx_formal *formal,
-                       bool is_result, struct ptx_arg *out)
-{
-    out->bytes = formal->at.size_bytes;
-    if (o->kind == PTX_OPERAND_SYMBOL && o->symbol && o->symbol->kind == PTX_SYM_PARAM && !o->symbol->is_formal &&
-        !o->value) {
-        if (o->symbol->bytes != out->bytes)
-            ptx_lower_fail(p, "an argument of another size");
-        out->caller_offset = o->symbol->offset;
-        out->caller_stride = o->symbol->stride;
-        return;
-    }
-    unsigned log2 = out->bytes == 8 ? 3 : out->bytes == 4 ? 2 : 1;
-    if (out->bytes > 8 || (out->bytes & (out->bytes - 1)))
-        ptx_lower_fail(p, "an argument of another size");
-    out->caller_offset = is_result ? ptx_result(p, o, log2) : ptx_source(p, o, log2, PTX_NONE);
-    out->caller_stride = 1u << log2;
-}
-
-/* assert() of CUDA's headers calls this. */
-static bool is_assert(const struct ptx_symbol *symbol)
-{
-    return !strcmp(symbol->function->info.name, "__assertfail") && !symbol->function->defined;
-}
-
-void ptx_lower_call(struct ptx_parser *p, const struct ptx_descriptor *d)
-{
-    (void)d;
-    struct ptx_module *m = p->module;
-    struct ptx_stmt *s = &p->stmt;
-    const struct ptx_operand *o = ptx_operand_at(p, 0);
-    no_types(p);
-    ptx_take_mod(p, PTX_M_UNI);
-    if (o->kind == PTX_OPERAND_REG)
-        ptx_lower_unsupported(p, "indirect call");
-    if (o->kind != PTX_OPERAND_SYMBOL || !o->symbol || o->symbol->kind != PTX_SYM_FUNCTION)
-        ptx_lower_fail(p, "no function");
-    struct ptx_function *callee = o->symbol->function;
-    if (callee->info.is_entry)
-        ptx_lower_unsupported(p, "call of an entry");
-    if (s->call_argument_count != callee->formal_count || s->call_result_count != callee->result_count)
-        ptx_lower_fail(p, "wrong number of arguments or results");
-    if (is_assert(o->symbol)) {
-        ptx_emit(p, PTX_OP_ASSERT);
-        return;
-    }
-    struct ptx_call *call = ptx_parse_take(p, sizeof(*call));
-    *call = (struct ptx_call){.callee = callee,
-                              .caller = p->function,
-                              .next = p->function->calls,
-                              .argument_count = s->call_argument_count,
-                              .result_count = s->call_result_count};
-    call->arguments = ptx_parse_take(p, (call->argument_count + call->result_count) * sizeof(struct ptx_arg) + 1);
-    for (uint32_t i = 0; i < call->argument_count; i++)
-        call_value(p, &s->call_arguments[i], &callee->formals[i], false, &call->arguments[i]);
-    for (uint32_t i = 0; i < call->result_count; i++)
-        call_value(p, &s->call_results[i], &callee->results[i], true, &call->arguments[call->argument_count + i]);
-    p->function->calls = call;
-    if (ptx_grow((void **)&m->calls, m->call_count, &m->call_capacity, sizeof(*m->calls)))
-        ptx_parse_out_of_memory(p);
-    ptx_emit(p, PTX_OP_CALL)->imm = m->call_count;
-    m->calls[m->call_count++] = call;
 }
 
 static void bar_warp(struct ptx_parser *p)

@@ -25,6 +25,42 @@ static uint32_t round_up(uint32_t value, uint32_t align)
 /* Depth is bounded by the number of functions; a chain of calls deeper than this is refused. */
 #define MAX_CALL_DEPTH 512
 
+/* The next function from *k on that a call may enter; NULL = no more. */
+static struct ptx_function *possible_callee(const struct ptx_module *m, const struct ptx_call *call, size_t *k)
+{
+    if (call->callee)
+        return (*k)++ ? NULL : call->callee;
+    if (call->targets)
+        return *k < call->target_count ? call->targets[(*k)++] : NULL;
+    while (*k < m->function_count) {
+        struct ptx_function *f = m->functions[(*k)++];
+        if (f->address_taken && f->defined)
+            return f;
+    }
+    return NULL;
+}
+
+static void walk(struct ptx_parser *p, struct ptx_function *f, struct need *need_out, unsigned depth);
+
+static void walk_callee(struct ptx_parser *p, struct ptx_function *f, const struct ptx_call *call,
+                        struct ptx_function *callee, struct need *most, unsigned depth)
+{
+    struct need need;
+    if (!callee->defined && p->open)
+        return;
+    if (!callee->defined && p->linking)
+        ptx_parse_fail(p, 0, "'%s' calls '%s', which is not defined in any input", f->info.name, callee->info.name);
+    if (!callee->defined)
+        ptx_parse_unsupported(p, call->line, "unsupported: '%s' calls '%s', which is not defined in this text",
+                              f->info.name, callee->info.name);
+    walk(p, callee, &need, depth + 1);
+    most->stack_bytes = need.stack_bytes > most->stack_bytes ? need.stack_bytes : most->stack_bytes;
+    most->local_bytes = need.local_bytes > most->local_bytes ? need.local_bytes : most->local_bytes;
+    most->recursive |= need.recursive;
+    if (callee->local_align > f->local_align)
+        f->local_align = callee->local_align;
+}
+
 static void walk(struct ptx_parser *p, struct ptx_function *f, struct need *need_out, unsigned depth)
 {
     *need_out = (struct need){0};
@@ -41,21 +77,9 @@ static void walk(struct ptx_parser *p, struct ptx_function *f, struct need *need
     f->visit = VISIT_OPEN;
     struct need most = {0};
     for (struct ptx_call *call = f->calls; call; call = call->next) {
-        struct need need;
-        if (!call->callee->defined && p->open)
-            continue;
-        if (!call->callee->defined && p->linking)
-            ptx_parse_fail(p, 0, "'%s' calls '%s', which is not defined in any input", f->info.name,
-                           call->callee->info.name);
-        if (!call->callee->defined)
-            ptx_parse_unsupported(p, 0, "unsupported: '%s' calls '%s', which is not defined in this text", f->info.name,
-                                  call->callee->info.name);
-        walk(p, call->callee, &need, depth + 1);
-        most.stack_bytes = need.stack_bytes > most.stack_bytes ? need.stack_bytes : most.stack_bytes;
-        most.local_bytes = need.local_bytes > most.local_bytes ? need.local_bytes : most.local_bytes;
-        most.recursive |= need.recursive;
-        if (call->callee->local_align > f->local_align)
-            f->local_align = call->callee->local_align;
+        struct ptx_function *callee;
+        for (size_t k = 0; (callee = possible_callee(p->module, call, &k));)
+            walk_callee(p, f, call, callee, &most, depth);
     }
     f->own_local_bytes = round_up(f->own_local_bytes, 16);
     need_out->stack_bytes = most.stack_bytes + f->frame_bytes;
@@ -69,15 +93,18 @@ static void walk(struct ptx_parser *p, struct ptx_function *f, struct need *need
     f->visit = VISIT_DONE;
 }
 
-static void mark_shared(struct ptx_function *f, uint32_t *used)
+static void mark_shared(const struct ptx_module *m, struct ptx_function *f, uint32_t *used)
 {
     if (f->visit == VISIT_OPEN)
         return;
     f->visit = VISIT_OPEN;
     for (struct ptx_shared_use *use = f->shared_uses; use; use = use->next)
         used[use->variable] = 1;
-    for (struct ptx_call *call = f->calls; call; call = call->next)
-        mark_shared(call->callee, used);
+    for (struct ptx_call *call = f->calls; call; call = call->next) {
+        struct ptx_function *callee;
+        for (size_t k = 0; (callee = possible_callee(m, call, &k));)
+            mark_shared(m, callee, used);
+    }
 }
 
 /* An entry's shared memory: the variables that it can reach, in the text's order, then the dynamic part. */
@@ -87,7 +114,7 @@ static void lay_out_shared(struct ptx_parser *p, struct ptx_function *entry)
     for (size_t i = 0; i < m->function_count; i++)
         m->functions[i]->visit = VISIT_NONE;
     uint32_t *offset = ptx_parse_take(p, m->shared_count * sizeof(*offset) + 1);
-    mark_shared(entry, offset);
+    mark_shared(m, entry, offset);
     uint64_t at = 0;
     uint32_t dynamic_align = 16;
     for (size_t i = 0; i < m->shared_count; i++) {
@@ -112,22 +139,38 @@ static void lay_out_shared(struct ptx_parser *p, struct ptx_function *entry)
     entry->shared_offset = offset;
 }
 
-static void bind_calls(struct ptx_module *m)
+/* Calls and addresses of an alias mean what it stands for. */
+static void resolve_aliases(struct ptx_parser *p)
 {
+    struct ptx_module *m = p->module;
+    for (size_t i = 0; i < m->function_count; i++) {
+        struct ptx_function *f = m->functions[i];
+        if (!f->alias_of)
+            continue;
+        if ((!f->alias_of->defined && !p->open) || f->defined)
+            ptx_parse_fail(p, 0, "alias '%s' does not stand for a defined function", f->info.name);
+        f->alias_of->address_taken |= f->address_taken;
+    }
     for (size_t i = 0; i < m->call_count; i++) {
         struct ptx_call *call = m->calls[i];
-        for (uint32_t k = 0; k < call->argument_count + call->result_count; k++) {
-            const struct ptx_formal *formal =
-                k < call->argument_count ? &call->callee->formals[k] : &call->callee->results[k - call->argument_count];
-            call->arguments[k].callee_offset = formal->frame_offset;
-            call->arguments[k].callee_stride = formal->stride;
-        }
+        if (call->callee && call->callee->alias_of)
+            call->callee = call->callee->alias_of;
+        for (uint32_t k = 0; k < call->target_count; k++)
+            if (call->targets[k]->alias_of)
+                call->targets[k] = call->targets[k]->alias_of;
+    }
+    for (size_t i = 0; i < m->function_count; i++) {
+        const struct ptx_function *f = m->functions[i];
+        if (f->address_taken && !f->defined && !f->alias_of && !p->open)
+            ptx_parse_unsupported(p, 0, "unsupported: the address of '%s', which is not defined in this text",
+                                  f->info.name);
     }
 }
 
 static void finish(struct ptx_parser *p)
 {
     struct ptx_module *m = p->module;
+    resolve_aliases(p);
     for (size_t i = 0; i < m->function_count; i++) {
         struct ptx_function *f = m->functions[i];
         struct need need;
@@ -145,7 +188,6 @@ static void finish(struct ptx_parser *p)
         f->info.local_bytes =
             f->info.local_bytes ? round_up(f->info.local_bytes, f->local_align > 16 ? f->local_align : 16) : 0;
     }
-    bind_calls(m);
     for (size_t i = 0; i < m->function_count; i++)
         if (m->functions[i]->info.is_entry)
             lay_out_shared(p, m->functions[i]);
@@ -192,6 +234,8 @@ static int parse(const struct ptx_source *sources, size_t count, bool linking, b
         free(p);
         return -1;
     }
+    static _Atomic(uint64_t) serial;
+    m->code_base = PTX_CODE_WINDOW + (atomic_fetch_add(&serial, 1) + 1) % (1u << 24) * (UINT64_C(1) << 32);
     p->module = m;
     p->error = error;
     p->linking = linking;
@@ -206,6 +250,10 @@ static int parse(const struct ptx_source *sources, size_t count, bool linking, b
     ptx_lower_init_names(p);
     read_sources(p, sources, count);
     finish(p);
+    m->number_count = m->function_count;
+    m->by_number = ptx_parse_take(p, m->function_count * sizeof(struct ptx_function *) + 1);
+    for (size_t i = 0; i < m->function_count; i++)
+        m->by_number[i] = m->functions[i];
     size_t defined = 0; /* what is only declared stays reachable from calls, but is nothing to launch or list */
     for (size_t i = 0; i < m->function_count; i++)
         if (m->functions[i]->defined)
@@ -266,10 +314,31 @@ int ptx_module_link(struct ptx_module *m, struct ptx_error *error)
     for (size_t i = 0; i < m->reloc_count; i++) {
         const struct ptx_reloc *r = &m->relocs[i];
         uint64_t value = m->globals[r->target].address + r->addend;
-        memcpy((uint8_t *)(uintptr_t)m->globals[r->global].init + r->offset, &value, 8);
+        value = (value & r->mask) >> __builtin_ctzll(r->mask);
+        memcpy((uint8_t *)(uintptr_t)m->globals[r->global].init + r->offset, &value, r->bytes);
     }
     m->linked = true;
     return 0;
+}
+
+struct ptx_function *ptx_module_callee(const struct ptx_module *m, uint64_t address)
+{
+    uint64_t offset = address - m->code_base;
+    if (!offset || offset % 16 || offset / 16 > m->number_count)
+        return NULL;
+    struct ptx_function *f = m->by_number[offset / 16 - 1];
+    f = f->alias_of ? f->alias_of : f;
+    return f->defined && !f->info.is_entry ? f : NULL;
+}
+
+bool ptx_module_uses_heap(const struct ptx_module *m)
+{
+    return m->uses_heap;
+}
+
+bool ptx_module_uses_printf(const struct ptx_module *m)
+{
+    return m->uses_printf;
 }
 
 bool ptx_module_is_const(const struct ptx_module *m, uint64_t address)

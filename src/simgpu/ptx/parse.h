@@ -86,7 +86,8 @@ enum ptx_symbol_kind {
     PTX_SYM_PARAM, /* an entry's or function's formal parameter, or a call argument object */
     PTX_SYM_FUNCTION,
     PTX_SYM_LABEL,
-    PTX_SYM_TARGETS, /* .branchtargets */
+    PTX_SYM_TARGETS,   /* .branchtargets */
+    PTX_SYM_PROTOTYPE, /* .callprototype, .calltargets */
 };
 
 enum ptx_linkage { PTX_LINK_LOCAL, PTX_LINK_EXTERN, PTX_LINK_VISIBLE, PTX_LINK_WEAK, PTX_LINK_COMMON };
@@ -96,7 +97,7 @@ struct ptx_symbol {
     uint8_t log2;   /* registers: size; 0 = predicate */
     bool is_result; /* PARAM: a function's return value */
     bool is_formal; /* PARAM */
-    bool defined;   /* LABEL; GLOBAL when linking */
+    bool defined;   /* LABEL, GLOBAL */
     uint32_t
         offset; /* registers, PARAM objects: in the frame; LOCAL: in the function's locals; formal: in the layout */
     uint32_t stride; /* PARAM objects */
@@ -107,6 +108,15 @@ struct ptx_symbol {
     uint32_t element_bytes;
     struct ptx_function *function;
     enum ptx_linkage linkage; /* GLOBAL, FUNCTION: of its definition, once it is defined */
+    struct ptx_prototype *prototype;
+};
+
+/* What an indirect call hands over: sizes in bytes, of arguments and then results. */
+struct ptx_prototype {
+    uint32_t argument_count, result_count;
+    const uint32_t *bytes;
+    struct ptx_function **targets; /* .calltargets; else NULL */
+    uint32_t target_count;
 };
 
 enum ptx_operand_kind {
@@ -230,6 +240,7 @@ uint32_t ptx_frame_registers(struct ptx_parser *p, unsigned log2, uint64_t count
 uint32_t ptx_frame_predicate(struct ptx_parser *p);
 
 /* Directives that both module and function level have. */
+#define PTX_MAX_DIMENSIONS 8
 struct ptx_declarator {
     const char *name;
     size_t name_bytes;
@@ -237,7 +248,8 @@ struct ptx_declarator {
     uint32_t align;
     uint64_t count;         /* elements */
     bool is_array, is_open; /* open: [] */
-    unsigned dimensions;
+    unsigned dimensions, vector;
+    uint64_t dims[PTX_MAX_DIMENSIONS]; /* an open one is 0 */
     uint32_t element_bytes; /* as in struct ptx_symbol */
     unsigned line;
 };
@@ -246,7 +258,12 @@ void ptx_parse_declarator(struct ptx_parser *p, struct ptx_declarator *out);
 uint64_t ptx_declarator_bytes(struct ptx_parser *p, const struct ptx_declarator *d, uint64_t limit);
 void ptx_parse_shared(struct ptx_parser *p, bool is_extern);
 void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern);
+bool ptx_parse_skip_dwarf(struct ptx_parser *p); /* a line that begins with @@DWARF, if this is one */
 void ptx_parse_skip_line(struct ptx_parser *p); /* .loc, .file: to the end of the line */
+/* .callprototype and .calltargets, behind their label; the token is the directive. */
+void ptx_parse_prototype(struct ptx_parser *p, const char *name, size_t bytes);
+void ptx_parse_call_targets(struct ptx_parser *p, const char *name, size_t bytes);
+void ptx_parse_alias(struct ptx_parser *p); /* .alias name, target; */
 void ptx_parse_pragma(struct ptx_parser *p);
 void ptx_parse_body(struct ptx_parser *p); /* a function's { ... } */
 

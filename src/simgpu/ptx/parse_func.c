@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define VARIADIC_BYTES 1024 /* of arguments that a variadic function can be called with */
+
 static void parse_formal(struct ptx_parser *p, struct ptx_formal *formal, bool is_result)
 {
     bool is_reg = ptx_parse_is_dotted(p, "reg");
@@ -11,9 +13,10 @@ static void parse_formal(struct ptx_parser *p, struct ptx_formal *formal, bool i
     ptx_parse_next(p);
     struct ptx_declarator d;
     ptx_parse_declarator(p, &d);
-    if (d.is_open)
-        ptx_parse_unsupported(p, d.line, "unsupported: parameter without size");
-    formal->at.size_bytes = (uint32_t)ptx_declarator_bytes(p, &d, 32764);
+    if (d.is_open && (is_reg || is_result || p->function->info.is_entry))
+        ptx_parse_fail(p, d.line, "a parameter needs a size");
+    formal->is_open = d.is_open;
+    formal->at.size_bytes = d.is_open ? VARIADIC_BYTES : (uint32_t)ptx_declarator_bytes(p, &d, 32764);
     formal->at.align_bytes = d.align;
     if (is_reg && (d.is_array || p->function->info.is_entry))
         ptx_parse_fail(p, d.line, "a register parameter must be a scalar of a function");
@@ -90,10 +93,14 @@ static void parse_performance(struct ptx_parser *p)
         } else if (ptx_parse_is_dotted(p, "reqntid")) {
             info->max_threads = parse_dims(p, info->required_threads);
         } else if (ptx_parse_is_dotted(p, "minnctapersm") || ptx_parse_is_dotted(p, "maxnctapersm") ||
-                   ptx_parse_is_dotted(p, "maxnreg")) {
+                   ptx_parse_is_dotted(p, "maxnreg") || ptx_parse_is_dotted(p, "maxclusterrank")) {
             ptx_parse_next(p);
             ptx_parse_unsigned(p, 1 << 20, "performance directive");
-        } else if (ptx_parse_is_dotted(p, "noreturn")) {
+        } else if (ptx_parse_is_dotted(p, "reqnctapercluster")) {
+            unsigned line = p->token.line;
+            if (parse_dims(p, dims) != 1)
+                ptx_parse_unsupported(p, line, "unsupported: clusters of more than one block");
+        } else if (ptx_parse_is_dotted(p, "explicitcluster") || ptx_parse_is_dotted(p, "noreturn")) {
             ptx_parse_next(p);
         } else if (ptx_parse_is_dotted(p, "pragma")) {
             ptx_parse_pragma(p);
@@ -139,7 +146,7 @@ static void parse_definition(struct ptx_parser *p)
     if (ptx_grow((void **)&p->module->code, p->module->code_count, &p->module->code_capacity, sizeof(struct ptx_insn)))
         ptx_parse_out_of_memory(p);
     p->module->code[p->module->code_count++] =
-        (struct ptx_insn){.op = f->info.is_entry ? PTX_OP_EXIT : PTX_OP_RET, .line = p->token.line};
+        (struct ptx_insn){.op = f->info.is_entry ? PTX_OP_EXIT : PTX_OP_RET, .imm = f->number, .line = p->token.line};
     resolve_labels(p);
     ptx_lower_compact(p, f->entry_pc, (uint32_t)p->module->code_count);
     ptx_lower_reuse(p, f->entry_pc, (uint32_t)p->module->code_count);
@@ -278,6 +285,16 @@ static void parse_version(struct ptx_parser *p)
     ptx_parse_next(p);
 }
 
+/* Options of .target without effect on what is supported. */
+static bool is_harmless_target(const char *name, size_t bytes)
+{
+    static const char *const names[] = {"debug", "texmode_unified", "texmode_independent"};
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (bytes == strlen(names[i]) && !memcmp(name, names[i], bytes))
+            return true;
+    return false;
+}
+
 static void parse_target(struct ptx_parser *p)
 {
     do {
@@ -289,7 +306,7 @@ static void parse_target(struct ptx_parser *p)
             p->module->target = 0;
             for (size_t i = 3; i < p->token.bytes && name[i] >= '0' && name[i] <= '9'; i++)
                 p->module->target = p->module->target * 10 + (unsigned)(name[i] - '0');
-        } else if (p->token.bytes != 5 || memcmp(name, "debug", 5) != 0) {
+        } else if (!is_harmless_target(name, p->token.bytes)) {
             ptx_parse_unsupported(p, p->token.line, "unsupported target '%.*s'",
                                   (int)(p->token.bytes < 60 ? p->token.bytes : 60), name);
         }
@@ -317,6 +334,8 @@ static bool parse_linkage(struct ptx_parser *p)
 
 static void parse_top_level(struct ptx_parser *p)
 {
+    if (ptx_parse_skip_dwarf(p))
+        return;
     bool is_extern = parse_linkage(p);
     if (p->module->version == 0)
         ptx_parse_fail(p, p->token.line, "the text does not begin with .version");
@@ -346,7 +365,13 @@ static void parse_top_level(struct ptx_parser *p)
         ptx_parse_global(p, false, is_extern);
     } else if (ptx_parse_is_dotted(p, "const")) {
         ptx_parse_next(p);
+        if (ptx_parse_accept(p, '[')) { /* the banks of old: all are one here */
+            ptx_parse_unsigned(p, 10, "constant bank");
+            ptx_parse_expect(p, ']');
+        }
         ptx_parse_global(p, true, is_extern);
+    } else if (ptx_parse_is_dotted(p, "alias")) {
+        ptx_parse_alias(p);
     } else if (ptx_parse_is_dotted(p, "shared")) {
         ptx_parse_next(p);
         ptx_parse_shared(p, is_extern);
@@ -368,4 +393,8 @@ void ptx_parse_text(struct ptx_parser *p)
         ptx_parse_fail(p, p->token.line, "the text does not begin with .version");
     while (p->token.kind != PTX_TOKEN_END)
         parse_top_level(p);
+    for (size_t i = 0; i < p->module->global_count && !p->linking; i++)
+        if (p->module->globals[i].align_bytes == 0)
+            ptx_parse_unsupported(p, p->token.line, "unsupported: '%s' is defined in another module",
+                                  p->module->globals[i].name);
 }

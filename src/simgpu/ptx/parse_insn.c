@@ -260,14 +260,14 @@ static void parse_call(struct ptx_parser *p, struct ptx_stmt *s)
         ptx_parse_expect(p, ',');
     }
     parse_operand(p, &s->operands[s->operand_count++], 0);
-    if (ptx_parse_accept(p, ',')) {
-        if (ptx_parse_is_punct(p, '('))
-            s->call_arguments = parse_call_list(p, &s->call_argument_count);
-        else
-            ptx_parse_unsupported(p, s->line, "unsupported: indirect call");
-        if (ptx_parse_is_punct(p, ','))
-            ptx_parse_unsupported(p, s->line, "unsupported: indirect call");
+    if (!ptx_parse_accept(p, ','))
+        return;
+    if (ptx_parse_is_punct(p, '(')) {
+        s->call_arguments = parse_call_list(p, &s->call_argument_count);
+        if (!ptx_parse_accept(p, ','))
+            return;
     }
+    parse_operand(p, &s->operands[s->operand_count++], 0); /* the prototype of an indirect call */
 }
 
 void ptx_parse_instruction(struct ptx_parser *p, const struct ptx_token *name)

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #define MAX_VARIABLE_BYTES (UINT64_C(1) << 32)
-#define MAX_INIT_BYTES (UINT64_C(1) << 28)
 #define MAX_SHARED_BYTES (UINT64_C(1) << 20)
 #define MAX_LOCAL_BYTES (UINT64_C(1) << 19)
 #define MAX_PARAM_BYTES UINT64_C(32764)
@@ -15,6 +14,14 @@ void ptx_parse_skip_line(struct ptx_parser *p)
     unsigned line = p->token.line;
     while (p->token.kind != PTX_TOKEN_END && p->token.line == line)
         ptx_parse_next(p);
+}
+
+bool ptx_parse_skip_dwarf(struct ptx_parser *p)
+{
+    if (!ptx_parse_is_punct(p, '@') || p->lexer.at >= p->lexer.end || *p->lexer.at != '@')
+        return false;
+    ptx_parse_skip_line(p);
+    return true;
 }
 
 static uint32_t parse_align(struct ptx_parser *p)
@@ -43,6 +50,16 @@ static void parse_pointer_attributes(struct ptx_parser *p)
     }
 }
 
+/* .attribute(.managed), .attribute(.unified(...)) */
+static void refuse_attribute(struct ptx_parser *p)
+{
+    unsigned line = p->token.line;
+    ptx_parse_next(p);
+    ptx_parse_expect(p, '(');
+    ptx_parse_unsupported(p, line, "unsupported directive '.attribute(.%.*s)'",
+                          (int)(p->token.bytes < 60 ? p->token.bytes : 60), p->token.text);
+}
+
 void ptx_parse_declarator(struct ptx_parser *p, struct ptx_declarator *out)
 {
     *out = (struct ptx_declarator){.count = 1, .line = p->token.line};
@@ -53,12 +70,12 @@ void ptx_parse_declarator(struct ptx_parser *p, struct ptx_declarator *out)
         } else if (ptx_parse_is_dotted(p, "v2") || ptx_parse_is_dotted(p, "v4")) {
             vector = p->token.text[1] == '2' ? 2 : 4;
             ptx_parse_next(p);
+        } else if (ptx_parse_is_dotted(p, "attribute")) {
+            refuse_attribute(p);
         } else {
             break;
         }
     }
-    if (ptx_parse_is_dotted(p, "attribute"))
-        ptx_parse_unsupported(p, p->token.line, "unsupported directive '.attribute'");
     out->type = ptx_parse_type(p);
     if (out->type == PTX_PRED)
         ptx_parse_fail(p, p->token.line, "a predicate cannot be a variable");
@@ -76,14 +93,18 @@ void ptx_parse_declarator(struct ptx_parser *p, struct ptx_declarator *out)
             if (out->dimensions)
                 ptx_parse_fail(p, p->token.line, "only the first dimension may be open");
             out->is_open = true;
+            out->dims[0] = 0;
         } else {
             uint64_t n = ptx_parse_unsigned(p, UINT32_MAX, "array size");
             if (__builtin_mul_overflow(out->count, n, &out->count) || out->count > MAX_VARIABLE_BYTES)
                 ptx_parse_fail(p, p->token.line, "array is too large");
+            if (out->dimensions < PTX_MAX_DIMENSIONS)
+                out->dims[out->dimensions] = n;
         }
-        if (out->dimensions > 8)
+        if (out->dimensions >= PTX_MAX_DIMENSIONS)
             ptx_parse_fail(p, p->token.line, "too many dimensions");
     }
+    out->vector = vector;
     uint32_t natural = vector << ptx_type_log2(out->type);
     out->element_bytes = out->dimensions == 1 ? natural : 0;
     if (out->align < natural && !out->align)
@@ -96,160 +117,6 @@ uint64_t ptx_declarator_bytes(struct ptx_parser *p, const struct ptx_declarator 
     if (bytes > limit)
         ptx_parse_fail(p, d->line, "'%.*s' is too large", (int)(d->name_bytes < 200 ? d->name_bytes : 200), d->name);
     return bytes;
-}
-
-struct init {
-    struct ptx_global *global;
-    uint32_t index;
-    unsigned log2;
-    uint8_t *image;
-    uint64_t bytes, at, capacity; /* capacity of an open array's image */
-    bool is_open;
-    enum ptx_type type;
-};
-
-static void init_room(struct ptx_parser *p, struct init *init)
-{
-    uint64_t size = UINT64_C(1) << init->log2;
-    if (init->at + size <= init->capacity)
-        return;
-    if (!init->is_open)
-        ptx_parse_fail(p, p->token.line, "more initial values than elements");
-    uint64_t more = init->capacity ? init->capacity * 2 : 64;
-    if (more > MAX_INIT_BYTES)
-        ptx_parse_fail(p, p->token.line, "too many initial values");
-    uint8_t *bigger = ptx_parse_take(p, more);
-    if (init->capacity)
-        memcpy(bigger, init->image, init->capacity);
-    init->image = bigger;
-    init->capacity = more;
-}
-
-static void init_address(struct ptx_parser *p, struct init *init)
-{
-    struct ptx_module *m = p->module;
-    bool generic = p->token.bytes == 7 && !memcmp(p->token.text, "generic", 7);
-    if (generic) {
-        ptx_parse_next(p);
-        ptx_parse_expect(p, '(');
-    }
-    struct ptx_symbol *symbol = ptx_parse_find(p, p->token.text, p->token.bytes);
-    if (!symbol || symbol->kind != PTX_SYM_GLOBAL)
-        ptx_parse_unsupported(p, p->token.line, "unsupported initial value '%.*s'",
-                              (int)(p->token.bytes < 200 ? p->token.bytes : 200), p->token.text);
-    ptx_parse_next(p);
-    if (generic)
-        ptx_parse_expect(p, ')');
-    uint64_t addend = 0;
-    if (ptx_parse_accept(p, '+'))
-        addend = ptx_parse_integer(p);
-    if (init->log2 != 3)
-        ptx_parse_unsupported(p, p->token.line, "unsupported: an address in an element that is not 64 bits wide");
-    if (ptx_grow((void **)&m->relocs, m->reloc_count, &m->reloc_capacity, sizeof(*m->relocs)))
-        ptx_parse_out_of_memory(p);
-    m->relocs[m->reloc_count++] = (struct ptx_reloc){init->index, symbol->index, init->at, addend};
-}
-
-static void init_number(struct ptx_parser *p, struct init *init)
-{
-    uint64_t bits;
-    bool negative = ptx_parse_accept(p, '-');
-    if (p->token.kind == PTX_TOKEN_FLOAT) {
-        double number = p->token.number;
-        float single = (float)number;
-        bits = p->token.integer;
-        if (p->token.bits_bytes && p->token.bits_bytes != 1u << init->log2)
-            ptx_parse_fail(p, p->token.line, "initial value of another size");
-        if (!p->token.bits_bytes && init->type == PTX_F64)
-            memcpy(&bits, &number, 8);
-        else if (!p->token.bits_bytes && init->type == PTX_F32)
-            bits = 0, memcpy(&bits, &single, 4);
-        else if (!p->token.bits_bytes)
-            ptx_parse_fail(p, p->token.line, "initial value of another type");
-        if (negative)
-            bits ^= UINT64_C(1) << ((8u << init->log2) - 1);
-        ptx_parse_next(p);
-    } else {
-        if (ptx_type_float(init->type))
-            ptx_parse_fail(p, p->token.line, "initial value of another type");
-        bits = ptx_parse_unsigned(p, UINT64_MAX, "initial value");
-        bits = negative ? 0 - bits : bits;
-    }
-    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): an image was made before its first value is read */
-    memcpy(init->image + init->at, &bits, (size_t)1 << init->log2);
-}
-
-static void init_list(struct ptx_parser *p, struct init *init, unsigned depth)
-{
-    if (ptx_parse_accept(p, '{')) {
-        if (depth > 8)
-            ptx_parse_fail(p, p->token.line, "initial values are nested too deeply");
-        do {
-            init_list(p, init, depth + 1);
-        } while (ptx_parse_accept(p, ','));
-        ptx_parse_expect(p, '}');
-        return;
-    }
-    init_room(p, init);
-    if (p->token.kind == PTX_TOKEN_IDENT)
-        init_address(p, init);
-    else
-        init_number(p, init);
-    init->at += UINT64_C(1) << init->log2;
-}
-
-static struct ptx_symbol *new_global(struct ptx_parser *p, const struct ptx_declarator *d, bool is_const)
-{
-    struct ptx_module *m = p->module;
-    struct ptx_symbol *symbol = ptx_parse_declare(p, d->name, d->name_bytes, PTX_SYM_GLOBAL);
-    if (ptx_grow((void **)&m->globals, m->global_count, &m->global_capacity, sizeof(*m->globals)))
-        ptx_parse_out_of_memory(p);
-    symbol->index = (uint32_t)m->global_count;
-    struct ptx_global *global = &m->globals[m->global_count++];
-    *global = (struct ptx_global){.align_bytes = d->align, .is_const = is_const};
-    global->name = ptx_arena_text(&m->arena, d->name, d->name_bytes);
-    if (!global->name)
-        ptx_parse_out_of_memory(p);
-    ptx_link_publish(p, d->name, d->name_bytes, symbol);
-    return symbol;
-}
-
-void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern)
-{
-    struct ptx_module *m = p->module;
-    struct ptx_declarator d;
-    ptx_parse_declarator(p, &d);
-    if (is_extern && !p->linking)
-        ptx_parse_unsupported(p, d.line, "unsupported: '%.*s' is defined in another module",
-                              (int)(d.name_bytes < 200 ? d.name_bytes : 200), d.name);
-    unsigned depth = p->depth;
-    struct ptx_symbol *symbol = ptx_link_global(p, d.name, d.name_bytes);
-    if (!symbol)
-        symbol = new_global(p, &d, is_const);
-    struct init init = {.index = symbol->index, .log2 = ptx_type_log2(d.type), .is_open = d.is_open, .type = d.type};
-    init.bytes = ptx_declarator_bytes(p, &d, MAX_VARIABLE_BYTES);
-    if (ptx_parse_accept(p, '=')) {
-        if (!d.is_open) {
-            if (init.bytes > MAX_INIT_BYTES)
-                ptx_parse_fail(p, d.line, "too large for initial values");
-            init.image = ptx_parse_take(p, init.bytes ? init.bytes : 1);
-            init.capacity = init.bytes;
-        }
-        init_list(p, &init, 0);
-        if (d.is_open)
-            init.bytes = init.at;
-    } else if (d.is_open && !is_extern) {
-        ptx_parse_fail(p, d.line, "an open array needs initial values");
-    }
-    if (ptx_link_defines(p, d.name, d.name_bytes, symbol, init.bytes)) {
-        m->globals[symbol->index].init = init.image;
-        m->globals[symbol->index].size_bytes = init.bytes;
-        m->globals[symbol->index].align_bytes = d.align;
-        symbol->bytes = init.bytes;
-    }
-    symbol->element_bytes = d.element_bytes;
-    p->depth = depth;
-    ptx_parse_expect(p, ';');
 }
 
 void ptx_parse_shared(struct ptx_parser *p, bool is_extern)
@@ -369,10 +236,14 @@ static void parse_label(struct ptx_parser *p, const char *name, size_t bytes)
         parse_branch_targets(p, name, bytes);
         return;
     }
-    if (p->token.kind == PTX_TOKEN_DOTTED &&
-        (ptx_parse_is_dotted(p, "callprototype") || ptx_parse_is_dotted(p, "calltargets")))
-        ptx_parse_unsupported(p, p->token.line, "unsupported: indirect calls (.%.*s)", (int)p->token.bytes,
-                              p->token.text);
+    if (ptx_parse_is_dotted(p, "callprototype")) {
+        ptx_parse_prototype(p, name, bytes);
+        return;
+    }
+    if (ptx_parse_is_dotted(p, "calltargets")) {
+        ptx_parse_call_targets(p, name, bytes);
+        return;
+    }
     struct ptx_symbol *label = ptx_parse_label(p, name, bytes);
     if (label->defined)
         ptx_parse_fail(p, p->token.line, "label '%.*s' is defined twice", (int)(bytes < 200 ? bytes : 200), name);
@@ -412,7 +283,7 @@ static void parse_directive(struct ptx_parser *p)
         ptx_parse_next(p), ptx_parse_global(p, false, false);
     else if (ptx_parse_is_dotted(p, "const"))
         ptx_parse_next(p), ptx_parse_global(p, true, false);
-    else if (ptx_parse_is_dotted(p, "loc"))
+    else if (ptx_parse_is_dotted(p, "loc") || ptx_parse_is_dotted(p, "file"))
         ptx_parse_skip_line(p);
     else if (ptx_parse_is_dotted(p, "pragma"))
         ptx_parse_pragma(p);
@@ -441,6 +312,8 @@ void ptx_parse_body(struct ptx_parser *p)
                 parse_label(p, name.text, name.bytes);
             else
                 ptx_parse_instruction(p, &name);
+        } else if (ptx_parse_skip_dwarf(p)) {
+            continue;
         } else if (ptx_parse_is_punct(p, '@')) {
             ptx_parse_instruction(p, NULL);
         } else if (!ptx_parse_accept(p, ';')) {

@@ -17,6 +17,8 @@
 struct ptx_module;
 struct ptx_function;
 struct ptx_grid;
+struct ptx_heap;
+struct ptx_fifo;
 
 struct ptx_param {
     uint32_t offset_bytes; /* in the packed parameter buffer */
@@ -80,6 +82,27 @@ struct ptx_global *ptx_module_global_at(struct ptx_module *module, size_t index)
  * the caller then copies to the device (init pointers stay valid). 0 or -1 with *error. */
 int ptx_module_link(struct ptx_module *module, struct ptx_error *error);
 
+/* Does some function of the module call malloc or free, or vprintf? Then grids of it want a heap, or a fifo. */
+bool ptx_module_uses_heap(const struct ptx_module *module);
+bool ptx_module_uses_printf(const struct ptx_module *module);
+
+/*
+ * Memory that kernels allocate, at [va, va + bytes), which the caller keeps mapped; va is a multiple of 4096. It lives on from
+ * grid to grid, and may serve several at once. NULL = out of host memory.
+ */
+struct ptx_heap *ptx_heap_create(uint64_t va, uint64_t bytes);
+void ptx_heap_destroy(struct ptx_heap *heap);  /* NULL is fine; no grid that uses it may be alive */
+uint64_t ptx_heap_used(struct ptx_heap *heap); /* bytes, with what rounding wastes. Thread-safe */
+
+/*
+ * What kernels print: a queue of formatted records. When more than `bytes` are waiting, the oldest are dropped, as on
+ * hardware. Thread-safe. create: NULL = out of host memory.
+ */
+struct ptx_fifo *ptx_fifo_create(size_t bytes);
+void ptx_fifo_destroy(struct ptx_fifo *fifo); /* as for heaps */
+/* Takes all that is waiting: text that the caller frees, without a NUL; NULL = nothing. */
+char *ptx_fifo_take(struct ptx_fifo *fifo, size_t *bytes_out);
+
 enum ptx_fault_kind {
     PTX_FAULT_NONE,
     PTX_FAULT_ILLEGAL_ADDRESS,
@@ -119,6 +142,8 @@ struct ptx_grid_args {
     bool cooperative;  /* all blocks (no more than may be resident) are alive from the start, and take short turns */
     uint32_t sm_count; /* for %nsmid; block b runs on SM b % sm_count */
     uint64_t seed;     /* which resident block advances next */
+    struct ptx_heap *heap; /* of malloc and free; NULL = malloc finds no memory */
+    struct ptx_fifo *fifo; /* of vprintf; NULL = its output is lost */
     const _Atomic(uint64_t) *clock_ns; /* %globaltimer; NULL = the monotonic clock */
 };
 

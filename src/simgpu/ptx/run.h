@@ -69,6 +69,8 @@ struct ptx_run {
     uint32_t ntid[3], nctaid[3], sm_count;
     uint32_t dynamic_shared_bytes;
     uint64_t grid_id;
+    struct ptx_heap *heap;
+    struct ptx_fifo *fifo;
     const _Atomic(uint64_t) *clock_ns;
     struct ptx_counters counters;
     struct ptx_fault fault;

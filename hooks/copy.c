@@ -69,7 +69,20 @@ static CUresult by_address(const struct copy *c, CUdeviceptr to, CUdeviceptr fro
     return c->per_thread ? hr_drv.cuMemcpy_ptds(to, from, bytes) : hr_drv.cuMemcpy(to, from, bytes);
 }
 
-static CUresult copy_pieces(const struct copy *c)
+static CUresult copy_piece(const struct copy *c, struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                           bool moved)
+{
+    /* Peer copies tell the driver the contexts themselves. */
+    bool far = (!c->to_context || moved) && (hr_way_is_far(way, to) || hr_way_is_far(way, from));
+    if (far)
+        return hr_way_copy(way, to, from, bytes);
+    CUresult r = hr_way_end(way, CUDA_SUCCESS, false); /* the context of the job's call is current again */
+    if (r != CUDA_SUCCESS)
+        return r;
+    return moved ? by_address(c, to, from, bytes) : c->real(c, to, from, bytes);
+}
+
+static CUresult copy_pieces(const struct copy *c, struct hr_way *way)
 {
     CUresult r = CUDA_SUCCESS;
     for (size_t done = 0; done < c->bytes && r == CUDA_SUCCESS;) {
@@ -80,10 +93,22 @@ static CUresult copy_pieces(const struct copy *c)
             n = hr_access_piece(to, n, &to, &to_moved);
         if (hr_space_owns(from))
             n = hr_access_piece(from, n, &from, &from_moved);
-        r = to_moved || from_moved ? by_address(c, to, from, n) : c->real(c, to, from, n);
+        r = copy_piece(c, way, to, from, n, to_moved || from_moved);
         done += n;
     }
     return r;
+}
+
+CUresult hr_copy_span(struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size_t bytes, bool async)
+{
+    struct copy c = {.to = to,
+                     .from = from,
+                     .bytes = bytes,
+                     .stream = way->stream,
+                     .async = async,
+                     .per_thread = way->per_thread,
+                     .real = by_address};
+    return copy_pieces(&c, way);
 }
 
 /* Whether `from` may be read by the host: of an untyped copy's source nothing is known but what the driver says. */
@@ -105,6 +130,7 @@ static CUresult copy(const struct copy *c, bool from_is_host)
     if (!t || c->bytes == 0 || (!to_ours && !from_ours))
         return c->real(c, c->to, c->from, c->bytes);
     struct hr_range ranges[2] = {{c->to, c->bytes}, {c->from, c->bytes}};
+    struct hr_way way = hr_way_of(c->stream, c->per_thread, ranges, 2);
     CUresult r = hr_copy_begin(t, ranges, 2);
     if (r != CUDA_SUCCESS)
         return r;
@@ -116,7 +142,8 @@ static CUresult copy(const struct copy *c, bool from_is_host)
         else
             hr_hidden_notice(c->to, (const void *)(uintptr_t)c->from, c->bytes);
     }
-    r = copy_pieces(c);
+    r = copy_pieces(c, &way);
+    r = hr_way_end(&way, r, !c->async && !(to_ours && from_ours));
     return hr_copy_end(t, r, c->stream, c->per_thread, ranges, 2);
 }
 

@@ -3,6 +3,7 @@
 #define HR_HOOKS_COPY_H
 
 #include "residency/context.h"
+#include "residency/lane.h"
 #include "shim/gate.h"
 #include "shim/shim.h"
 #include "space/space.h"
@@ -21,6 +22,32 @@ CUresult hr_copy_begin(struct hr_thread *t, const struct hr_range *ranges, unsig
 /* Ends that submission; completes copies on memory with SYNC_MEMOPS. Returns r, or the error of that wait. */
 CUresult hr_copy_end(struct hr_thread *t, CUresult r, CUstream stream, bool per_thread_default,
                      const struct hr_range *ranges, unsigned count) HR_HIDDEN;
+
+/*
+ * Which GPU does the work of a call, and what it cannot reach of the window memory that is named: chunks of another GPU that
+ * the job did not ask to be granted. On memory of cuMemAlloc such calls work, so what is out of reach is copied by the
+ * driver between the two contexts, or done where the memory is (residency/lane.h).
+ */
+struct hr_way {
+    int gpu; /* -1: everything is within reach */
+    CUstream stream;
+    bool per_thread;
+    int lane_gpu; /* -1 = no lane is open */
+    struct hr_lane lane;
+};
+/* Before hr_copy_begin: what is about to be touched is noted for the movers. */
+struct hr_way hr_way_of(CUstream stream, bool per_thread, const struct hr_range *ranges, unsigned count) HR_HIDDEN;
+bool hr_way_is_far(const struct hr_way *way, CUdeviceptr address) HR_HIDDEN;
+/* The GPU of a window's address. */
+unsigned hr_way_owner(CUdeviceptr address) HR_HIDDEN;
+/* One piece of a copy that names something far; other operands may be anything that a copy may name. */
+CUresult hr_way_copy(struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size_t bytes) HR_HIDDEN;
+/* A stream that does the call's work on that GPU; its context is current until hr_way_end. */
+CUresult hr_way_open(struct hr_way *way, unsigned gpu, CUstream *stream_out) HR_HIDDEN;
+/* Still in the submission, after everything else of the call; returns r or the error that came up. */
+CUresult hr_way_end(struct hr_way *way, CUresult r, bool wait) HR_HIDDEN;
+/* Copies bytes between any operands, in as many calls as it takes. In a submission over both. */
+CUresult hr_copy_span(struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size_t bytes, bool async) HR_HIDDEN;
 
 /* Whether the stream handle means the calling thread's default stream in this variant of the API. */
 static inline bool hr_is_per_thread(CUstream stream, bool per_thread_default)

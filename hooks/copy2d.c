@@ -111,7 +111,28 @@ static CUresult by_rows(const CUDA_MEMCPY2D *p, const struct hr_range *to, const
     return r;
 }
 
-static CUresult copy_2d(const CUDA_MEMCPY2D *asked, CUstream s, bool per_thread, real_2d real)
+/* Where an operand is out of reach: row by row, by address. */
+static CUresult from_afar(struct hr_way *way, const CUDA_MEMCPY2D *p, bool async)
+{
+    CUdeviceptr to = p->dstMemoryType == CU_MEMORYTYPE_HOST ? (CUdeviceptr)(uintptr_t)p->dstHost : p->dstDevice;
+    CUdeviceptr from = p->srcMemoryType == CU_MEMORYTYPE_HOST ? (CUdeviceptr)(uintptr_t)p->srcHost : p->srcDevice;
+    CUresult r = CUDA_SUCCESS;
+    to += p->dstY * p->dstPitch + p->dstXInBytes;
+    from += p->srcY * p->srcPitch + p->srcXInBytes;
+    for (size_t row = 0; row < p->Height && r == CUDA_SUCCESS; row++)
+        r = hr_copy_span(way, to + row * p->dstPitch, from + row * p->srcPitch, p->WidthInBytes, async);
+    return hr_way_end(way, r,
+                      !async && (p->dstMemoryType == CU_MEMORYTYPE_HOST || p->srcMemoryType == CU_MEMORYTYPE_HOST));
+}
+
+static bool is_far(const struct hr_way *way, const CUDA_MEMCPY2D *p, const struct hr_range *ranges)
+{
+    return p->dstMemoryType != CU_MEMORYTYPE_ARRAY && p->srcMemoryType != CU_MEMORYTYPE_ARRAY &&
+           ((ranges[0].bytes && hr_way_is_far(way, ranges[0].address)) ||
+            (ranges[1].bytes && hr_way_is_far(way, ranges[1].address)));
+}
+
+static CUresult copy_2d(const CUDA_MEMCPY2D *asked, CUstream s, bool async, bool per_thread, real_2d real)
 {
     HR_INSIDE();
     struct hr_thread *t = hr_thread_self();
@@ -128,11 +149,16 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *asked, CUstream s, bool per_thread,
     };
     if (ranges[0].bytes == 0 && ranges[1].bytes == 0)
         return real(asked, s);
+    struct hr_way way = hr_way_of(s, per_thread, ranges, 2);
     CUresult r = hr_copy_begin(t, ranges, 2);
     if (r != CUDA_SUCCESS)
         return r;
     note_pointers(p, &ranges[0], &ranges[1]);
-    r = one_piece(&ranges[0]) && one_piece(&ranges[1]) ? real(asked, s) : by_rows(p, &ranges[0], &ranges[1], real, s);
+    if (is_far(&way, p, ranges))
+        r = from_afar(&way, p, async);
+    else
+        r = one_piece(&ranges[0]) && one_piece(&ranges[1]) ? real(asked, s)
+                                                           : by_rows(p, &ranges[0], &ranges[1], real, s);
     return hr_copy_end(t, r, s, per_thread, ranges, 2);
 }
 
@@ -145,7 +171,7 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *asked, CUstream s, bool per_thread,
     HR_HOOK(name)(const CUDA_MEMCPY2D *pCopy)                                                                          \
     {                                                                                                                  \
         HR_PASS(name, pCopy);                                                                                          \
-        return copy_2d(pCopy, NULL, pt, real_##name);                                                                  \
+        return copy_2d(pCopy, NULL, false, pt, real_##name);                                                           \
     }
 COPY_2D(cuMemcpy2D_v2, false)
 COPY_2D(cuMemcpy2D_v2_ptds, true)
@@ -160,7 +186,7 @@ COPY_2D(cuMemcpy2DUnaligned_v2_ptds, true)
     HR_HOOK(name)(const CUDA_MEMCPY2D *pCopy, CUstream hStream)                                                        \
     {                                                                                                                  \
         HR_PASS(name, pCopy, hStream);                                                                                 \
-        return copy_2d(pCopy, hStream, pt, real_##name);                                                               \
+        return copy_2d(pCopy, hStream, true, pt, real_##name);                                                         \
     }
 COPY_2D_ASYNC(cuMemcpy2DAsync_v2, false)
 COPY_2D_ASYNC(cuMemcpy2DAsync_v2_ptsz, true)

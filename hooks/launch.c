@@ -5,6 +5,7 @@
 #include "residency/access.h"
 #include "residency/context.h"
 #include "residency/params.h"
+#include "residency/peers.h"
 #include "stats/stats.h"
 
 #include <stdlib.h>
@@ -83,12 +84,18 @@ static void visit_launch(const struct launch *l, const struct hr_params *params,
 
 struct touched {
     uint64_t now;
+    int user;
     enum hr_touch worst;
 };
+static struct touched touched_now(void)
+{
+    const struct hr_context *context = __builtin_expect(hr_peers_matter(), 0) ? hr_context_current() : NULL;
+    return (struct touched){hr_ticks(), context ? (int)context->gpu : -1, HR_TOUCH_HIT};
+}
 static void touch_word(CUdeviceptr word, void *arg)
 {
     struct touched *touched = arg;
-    enum hr_touch touch = hr_access_touch(word, touched->now);
+    enum hr_touch touch = hr_access_touch(word, touched->now, touched->user);
     if (touch > touched->worst)
         touched->worst = touch;
 }
@@ -118,7 +125,7 @@ static CUresult launch_with(struct hr_thread *t, const struct launch *l, const s
         if (r != CUDA_SUCCESS)
             return r;
         hr_gate_enter(t);
-        struct touched touched = {hr_ticks(), HR_TOUCH_HIT};
+        struct touched touched = touched_now();
         visit_launch(l, params, touch_word, &touched);
         if (touched.worst != HR_TOUCH_MISSING) {
             hr_gate_submit(t);
@@ -161,7 +168,7 @@ static CUresult launch(const struct launch *l)
     if (__builtin_expect(r != CUDA_SUCCESS, 0))
         return r;
     hr_gate_enter(t);
-    struct touched touched = {hr_ticks(), HR_TOUCH_HIT};
+    struct touched touched = touched_now();
     visit_launch(l, params, touch_word, &touched);
     if (__builtin_expect(touched.worst == HR_TOUCH_HIT, 1)) {
         hr_gate_submit(t);

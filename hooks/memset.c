@@ -37,6 +37,34 @@ static bool one_piece(const struct hr_range *range)
     return hr_access_piece(range->address, range->bytes, &use, &translated) == range->bytes && !translated;
 }
 
+static CUresult far_linear(const struct fill *f, CUdeviceptr to, size_t n)
+{
+    switch (f->element_bytes) {
+    case 1: return hr_drv.cuMemsetD8Async(to, (unsigned char)f->value, n, f->stream);
+    case 2: return hr_drv.cuMemsetD16Async(to, (unsigned short)f->value, n, f->stream);
+    default: return hr_drv.cuMemsetD32Async(to, f->value, n, f->stream);
+    }
+}
+
+static CUresult fill_rows(const struct fill *f)
+{
+    CUresult r = CUDA_SUCCESS;
+    for (size_t row = 0; row < (f->height > 0 ? f->height : 1) && r == CUDA_SUCCESS; row++)
+        r = fill_range(f, f->to + row * f->pitch, f->width);
+    return r;
+}
+
+/* Memory that the stream's GPU cannot reach is filled by its own. */
+static CUresult fill_from_afar(const struct fill *f, struct hr_way *way)
+{
+    struct fill there = *f;
+    CUresult r = hr_way_open(way, hr_way_owner(f->to), &there.stream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    there.linear = far_linear;
+    return hr_way_end(way, fill_rows(&there), false);
+}
+
 static CUresult fill(const struct fill *f)
 {
     HR_INSIDE();
@@ -50,15 +78,14 @@ static CUresult fill(const struct fill *f)
     if (f->height > 1 && (f->pitch < row_bytes || __builtin_mul_overflow(f->height - 1, f->pitch, &range.bytes) ||
                           __builtin_add_overflow(range.bytes, row_bytes, &range.bytes)))
         return f->whole(f);
+    struct hr_way way = hr_way_of(f->stream, f->per_thread, &range, 1);
     CUresult r = hr_copy_begin(t, &range, 1);
     if (r != CUDA_SUCCESS)
         return r;
-    if (one_piece(&range)) {
-        r = f->whole(f);
-    } else {
-        for (size_t row = 0; row < (f->height > 0 ? f->height : 1) && r == CUDA_SUCCESS; row++)
-            r = fill_range(f, f->to + row * f->pitch, f->width);
-    }
+    if (hr_way_is_far(&way, f->to))
+        r = fill_from_afar(f, &way);
+    else
+        r = one_piece(&range) ? f->whole(f) : fill_rows(f);
     return hr_copy_end(t, r, f->stream, f->per_thread, &range, 1);
 }
 

@@ -1,5 +1,7 @@
 #include "hr_hooks.h"
+#include "residency/context.h"
 #include "residency/gpu.h"
+#include "residency/peers.h"
 #include "shim/shim.h"
 #include "space/space.h"
 
@@ -7,6 +9,15 @@
  * Pointer queries about window memory are answered from the records, as the driver answers about cuMemAlloc memory: on the
  * mappings behind it, its own answers would name the window, the chunk, or where the bytes happen to be.
  */
+
+/* What the current context's GPU may do with it. */
+static unsigned access_flags(const struct hr_allocation *a)
+{
+    HR_INSIDE();
+    const struct hr_context *context = hr_context_current();
+    return !context || hr_peers_reach(context->gpu, a->gpu) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                            : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
 
 /* One attribute of one allocation. NOT_SUPPORTED: this attribute is none that cuMemAlloc memory has. */
 static CUresult answer(const struct hr_allocation *a, CUdeviceptr ptr, CUpointer_attribute attribute, void *data)
@@ -30,9 +41,7 @@ static CUresult answer(const struct hr_allocation *a, CUdeviceptr ptr, CUpointer
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = a->bytes; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPED: *(int *)data = 1; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(unsigned long long *)data = 0; return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        *(unsigned int *)data = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: *(unsigned int *)data = access_flags(a); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)data = NULL; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(unsigned long long *)data = a->id; return CUDA_SUCCESS;
     default: /* HOST_POINTER, P2P_TOKENS and what is not known here */ return CUDA_ERROR_INVALID_VALUE;

@@ -7,6 +7,7 @@
 #include "policy/policy.h"
 #include "residency/context.h"
 #include "residency/move.h"
+#include "residency/peers.h"
 #include "tier/tier.h"
 
 /*
@@ -60,9 +61,9 @@ static void stamp(struct hr_extent *e, uint32_t first, uint32_t end, uint64_t no
         atomic_store_explicit(&hr_space.chunks[i].last_use, now, memory_order_relaxed);
 }
 
-static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_t now, unsigned depth);
+static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_t now, int user, unsigned depth);
 
-static enum hr_touch touch_refs(struct hr_extent *e, uint64_t now, unsigned depth)
+static enum hr_touch touch_refs(struct hr_extent *e, uint64_t now, int user, unsigned depth)
 {
     enum hr_touch worst = HR_TOUCH_HIT;
     const struct hr_refs *refs = atomic_load_explicit(&e->refs, memory_order_acquire);
@@ -73,15 +74,17 @@ static enum hr_touch touch_refs(struct hr_extent *e, uint64_t now, unsigned dept
         if (atomic_load_explicit(&r->last_use, memory_order_relaxed) == now &&
             atomic_load_explicit(&r->not_accessible, memory_order_relaxed) == 0)
             continue; /* seen in this submission */
-        enum hr_touch touch = touch_extent(r, r->base, now, depth + 1);
+        enum hr_touch touch = touch_extent(r, r->base, now, user, depth + 1);
         if (touch > worst)
             worst = touch;
     }
     return worst;
 }
 
-static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_t now, unsigned depth)
+static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_t now, int user, unsigned depth)
 {
+    if (__builtin_expect(user >= 0 && user != e->gpu, 0) && hr_peers_meet_in_vram((unsigned)user, e->gpu))
+        atomic_store_explicit(&e->stays, 1, memory_order_relaxed);
     if (e->chunk_count > 1)
         hr_space_learn_start(e, word);
     bool split = atomic_load_explicit(&e->has_starts, memory_order_relaxed);
@@ -102,16 +105,16 @@ static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_
                 own = HR_TOUCH_ACCESSIBLE;
     }
     if (__builtin_expect(atomic_load_explicit(&e->refs, memory_order_relaxed) != NULL, 0) && depth < REFS_DEPTH) {
-        enum hr_touch theirs = touch_refs(e, now, depth);
+        enum hr_touch theirs = touch_refs(e, now, user, depth);
         return theirs > own ? theirs : own;
     }
     return own;
 }
 
-enum hr_touch hr_access_touch(CUdeviceptr word, uint64_t now)
+enum hr_touch hr_access_touch(CUdeviceptr word, uint64_t now, int user)
 {
     struct hr_extent *e = hr_space_extent(word);
-    return e ? touch_extent(e, word, now, 0) : HR_TOUCH_HIT;
+    return e ? touch_extent(e, word, now, user, 0) : HR_TOUCH_HIT;
 }
 
 /* --- working sets ------------------------------------------------------------------------------------------------- */

@@ -18,8 +18,9 @@ enum hr_touch {
     HR_TOUCH_ACCESSIBLE, /* mapped, but part of it elsewhere */
     HR_TOUCH_MISSING,    /* part of the allocation is not mapped */
 };
-/* Looks one word up and notes the use. No lock. now = hr_ticks(). */
-enum hr_touch hr_access_touch(CUdeviceptr word, uint64_t now);
+/* Looks one word up and notes the use. No lock. now = hr_ticks(); user = the GPU that will do the work, where that matters
+ * (hr_peers_matter), else -1. */
+enum hr_touch hr_access_touch(CUdeviceptr word, uint64_t now, int user);
 
 #define HR_WORKING_SET_MOST 512
 struct hr_piece {

@@ -115,6 +115,20 @@ struct hr_context *hr_context_of_gpu(unsigned gpu)
     return found;
 }
 
+struct hr_context *hr_context_of(CUcontext handle)
+{
+    struct context_entry *entry = NULL;
+    CUcontext ignored;
+    hr_mutex_lock(&fence_lock);
+    HASH_FIND_PTR(contexts, &handle, entry);
+    hr_mutex_unlock(&fence_lock);
+    if (entry || !handle || hr_drv.cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS)
+        return entry ? &entry->public : NULL;
+    struct hr_context *context = context_register(handle);
+    hr_drv.cuCtxPopCurrent_v2(&ignored);
+    return context;
+}
+
 CUresult hr_context_enter(struct hr_context *context, bool *pushed_out)
 {
     CUcontext current = NULL;
@@ -208,6 +222,23 @@ static void stream_register(struct hr_context *context, CUstream stream)
 void hr_stream_created(CUstream stream)
 {
     stream_register(hr_context_current(), stream);
+}
+
+struct hr_context *hr_stream_context(CUstream stream)
+{
+    struct stream_entry *s = NULL;
+    struct hr_context *context = NULL;
+    CUcontext handle = NULL;
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        return hr_context_current();
+    hr_mutex_lock(&fence_lock);
+    HASH_FIND_PTR(all_streams, &stream, s);
+    if (s)
+        context = &s->context->public;
+    hr_mutex_unlock(&fence_lock);
+    if (!context && hr_drv.cuStreamGetCtx(stream, &handle) == CUDA_SUCCESS)
+        context = hr_context_of(handle);
+    return context;
 }
 
 void hr_stream_destroyed(CUstream stream, struct hr_context *context, CUresult r)
@@ -422,8 +453,7 @@ bool hr_quiet_now(uint64_t gpu_mask)
     hr_mutex_lock(&fence_lock);
     uint64_t number = atomic_load(&drains_begun);
     for (struct context_entry *c = contexts; c; c = c->hh.next)
-        if (gpu_mask >> c->public.gpu & 1)
-            any = context_busy_locked(c, number) || any;
+        any = (context_busy_locked(c, number) && gpu_mask >> c->public.gpu & 1) || any;
     note_drains_locked();
     hr_mutex_unlock(&fence_lock);
     return !any;

@@ -25,6 +25,10 @@ struct hr_context {
 struct hr_context *hr_context_current(void);
 /* Some context of the GPU (the current one if it fits); NULL = none. */
 struct hr_context *hr_context_of_gpu(unsigned gpu);
+/* The context with this handle, registered at first sight; NULL: it is none, or not usable. */
+struct hr_context *hr_context_of(CUcontext handle);
+/* The context whose work a stream of the job does: the current one's for the default streams. NULL = unknown. */
+struct hr_context *hr_stream_context(CUstream stream);
 /* Makes `context` current for a while; *pushed_out says whether hr_context_leave has to pop. */
 CUresult hr_context_enter(struct hr_context *context, bool *pushed_out);
 void hr_context_leave(bool pushed);
@@ -47,7 +51,8 @@ void hr_stream_destroyed(CUstream stream, struct hr_context *context, CUresult r
  */
 void hr_fence_per_thread(struct hr_thread *t);
 
-/* Whether everything submitted so far to the GPUs in `gpu_mask` is done. Never waits. */
+/* Whether everything submitted so far to the GPUs in `gpu_mask` is done. Never waits. All GPUs are asked, so that drains
+ * make progress. */
 bool hr_quiet_now(uint64_t gpu_mask);
 /* Waits for that until deadline_ns; false = it passed. Counts as a drain where gpu_mask is HR_ALL_GPUS. */
 #define HR_ALL_GPUS UINT64_MAX

@@ -3,7 +3,9 @@
 #include "base/lock.h"
 #include "residency/context.h"
 #include "residency/gpu.h"
+#include "residency/lane.h"
 #include "residency/params.h"
+#include "residency/peers.h"
 #include "residency/quarantine.h"
 #include "space/space.h"
 #include "stats/stats.h"
@@ -37,6 +39,8 @@ CUresult hr_context_ended(const struct hr_gone *gone, CUresult r)
     if (r != CUDA_SUCCESS || !gone->handle)
         return r;
     hr_context_forget(gone->handle);
+    hr_lane_forget(gone->handle);
+    hr_peers_forget(gone->handle);
     hr_params_forget(); /* the functions of its modules are gone, too */
     hr_space_each(gone->handle, free_one, hr_thread_self());
     hr_space_context_gone(hr_thread_self(), gone->handle);

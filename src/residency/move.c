@@ -5,6 +5,7 @@
 #include "residency/context.h"
 #include "residency/gpu.h"
 #include "residency/hidden.h"
+#include "residency/peers.h"
 #include "shim/gate.h"
 #include "stats/stats.h"
 
@@ -34,11 +35,11 @@ static void gate_failed(void)
 
 /* --- mapping ------------------------------------------------------------------------------------------------------ */
 
-static CUresult grant(unsigned gpu, CUdeviceptr address, size_t bytes)
+/* All grants of the window at once: an unmapping takes them all away. */
+static CUresult grant(unsigned gpu, CUdeviceptr address, size_t bytes) HR_REQUIRES(hr_move_lock)
 {
-    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hr_gpu_device(gpu)},
-                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    return hr_drv.cuMemSetAccess(address, bytes, &desc, 1);
+    CUmemAccessDesc desc[HR_MAX_GPUS];
+    return hr_drv.cuMemSetAccess(address, bytes, desc, hr_peers_access_locked(gpu, desc));
 }
 
 /* Bookkeeping of a chunk whose backing or mapping changed; the only writer of these fields. */
@@ -89,7 +90,7 @@ static CUresult copy_all(struct hr_context *context, const struct hr_move *moves
 /* --- swapping ----------------------------------------------------------------------------------------------------- */
 
 /* Puts the old mapping of moves[0..n) back after a failed swap; `mapped_new` of them have the new one. */
-static void restore_run(unsigned gpu, struct hr_move *moves, unsigned n, unsigned mapped_new)
+static void restore_run(unsigned gpu, struct hr_move *moves, unsigned n, unsigned mapped_new) HR_REQUIRES(hr_move_lock)
 {
     for (unsigned i = 0; i < mapped_new; i++)
         if (moves[i].to->handle)
@@ -132,7 +133,7 @@ static CUresult unmap_run(struct hr_move *moves, unsigned n)
     return CUDA_SUCCESS;
 }
 
-static CUresult swap_run(unsigned gpu, struct hr_move *moves, unsigned n)
+static CUresult swap_run(unsigned gpu, struct hr_move *moves, unsigned n) HR_REQUIRES(hr_move_lock)
 {
     unsigned mapped_new = 0;
     CUresult r = unmap_run(moves, n);
@@ -168,7 +169,7 @@ static int by_address(const void *a, const void *b)
     return x->chunk < y->chunk ? -1 : x->chunk > y->chunk;
 }
 
-static enum hr_moved swap_all(unsigned gpu, struct hr_move *moves, unsigned count)
+static enum hr_moved swap_all(unsigned gpu, struct hr_move *moves, unsigned count) HR_REQUIRES(hr_move_lock)
 {
     uint64_t start_ns = hr_clock_ns();
     enum hr_moved result = HR_MOVED;
@@ -210,7 +211,7 @@ static enum hr_moved abandon(struct hr_move *moves, unsigned count, enum hr_move
 /* Step 1: a copy with the gate open. true = it was made, and nothing had been submitted up to *entered_out that still runs. */
 static bool copy_early(struct hr_context *context, struct hr_move *moves, unsigned count, uint64_t *entered_out)
 {
-    if (!hr_gate_snapshot(entered_out) || !hr_quiet_now(HR_ALL_GPUS))
+    if (!hr_gate_snapshot(entered_out) || !hr_quiet_now(hr_peers_users(context->gpu)))
         return false;
     return copy_all(context, moves, count) == CUDA_SUCCESS;
 }
@@ -226,7 +227,7 @@ static enum hr_moved settle(struct hr_context *context, struct hr_move *moves, u
     if (copied && hr_gate_entered() == entered)
         return HR_MOVED;
     uint64_t start_ns = hr_clock_ns();
-    bool quiet = hr_quiet_wait(HR_ALL_GPUS, deadline_ns);
+    bool quiet = hr_quiet_wait(hr_peers_users(context->gpu), deadline_ns);
     hr_stat_add(hr_thread_self(), HR_STAT_stall_drain_ns, hr_clock_ns() - start_ns);
     if (!quiet)
         return HR_MOVE_GIVEN_UP;
@@ -320,7 +321,7 @@ static uint32_t map_fresh(struct hr_extent *e, uint32_t first_chunk, uint32_t co
 }
 
 static uint32_t back_some(struct hr_extent *e, uint32_t first_chunk, uint32_t count, const struct hr_tier *tier,
-                          CUresult *error_out)
+                          CUresult *error_out) HR_REQUIRES(hr_move_lock)
 {
     struct hr_phys *taken[HR_MOVE_MAX];
     struct hr_chunk *c = &hr_space.chunks[first_chunk];

@@ -6,6 +6,7 @@
 #include "residency/context.h"
 #include "residency/gpu.h"
 #include "residency/move.h"
+#include "residency/peers.h"
 #include "residency/quarantine.h"
 #include "stats/stats.h"
 #include "tier/tier.h"
@@ -26,31 +27,49 @@
  */
 #define PATIENCE_NS UINT64_C(5000000000)
 #define SHORT_PATIENCE_NS UINT64_C(2000000)
+#define OTHERS_PATIENCE_NS UINT64_C(20000000) /* for other GPUs than the one that needs the move */
 #define REST_FACTOR 10
 #define UNMAPPED_WAIT_NS UINT64_C(60000000000) /* without mappable host memory: then the launch fails */
 static _Atomic(uint64_t) impatient_until_ns;
 
-static bool settle(struct hr_thread *t, bool patient)
+static bool patient_now(void)
+{
+    return hr_clock_ns() >= atomic_load(&impatient_until_ns);
+}
+
+/*
+ * first: the GPU that the wait is for; it is what the patience is for. Once it is at rest itself, the others in gpu_mask get
+ * little more: it would idle for them, and a kernel of theirs may be waiting for this very launch.
+ */
+static bool settle(struct hr_thread *t, uint64_t first, uint64_t gpu_mask, bool patient)
 {
     uint64_t start_ns = hr_clock_ns();
-    bool quiet = hr_quiet_wait(HR_ALL_GPUS, start_ns + (patient ? PATIENCE_NS : SHORT_PATIENCE_NS));
+    bool quiet = hr_quiet_wait(first, start_ns + (patient ? PATIENCE_NS : SHORT_PATIENCE_NS));
+    if (quiet && gpu_mask != first)
+        quiet = hr_quiet_wait(gpu_mask, hr_clock_ns() + (patient ? OTHERS_PATIENCE_NS : SHORT_PATIENCE_NS));
     uint64_t end_ns = hr_clock_ns();
     hr_stat_add(t, HR_STAT_stall_drain_ns, end_ns - start_ns);
     if (patient && !quiet)
-        atomic_store(&impatient_until_ns, end_ns + REST_FACTOR * PATIENCE_NS);
+        atomic_store(&impatient_until_ns, end_ns + REST_FACTOR * (end_ns - start_ns));
     if (quiet)
         hr_quarantine_release(t);
     return quiet;
 }
 
+/* Only for the GPUs that may touch this one's window. */
+static bool settle_window(struct hr_thread *t, unsigned gpu)
+{
+    return settle(t, UINT64_C(1) << gpu, hr_peers_users(gpu), patient_now());
+}
+
 bool hr_access_settle(struct hr_thread *t)
 {
-    return settle(t, hr_clock_ns() >= atomic_load(&impatient_until_ns));
+    return settle(t, HR_ALL_GPUS, HR_ALL_GPUS, patient_now());
 }
 
 bool hr_access_settle_patiently(struct hr_thread *t)
 {
-    return settle(t, true);
+    return settle(t, HR_ALL_GPUS, HR_ALL_GPUS, true);
 }
 
 /* --- moves out ---------------------------------------------------------------------------------------------------- */
@@ -62,7 +81,9 @@ static bool may_leave(const struct hr_chunk *c)
 {
     const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
     return atomic_load_explicit(&c->state, memory_order_relaxed) == HR_CHUNK_RESIDENT && e && atomic_load(&e->live) &&
-           atomic_load_explicit(&c->pins, memory_order_relaxed) == 0;
+           atomic_load_explicit(&c->pins, memory_order_relaxed) == 0 &&
+           /* Where host memory cannot be mapped no kernel uses it there. */
+           (!atomic_load_explicit(&e->stays, memory_order_relaxed) || !hr_tier_host_mappable(e->gpu));
 }
 
 static uint64_t last_use_of(const struct hr_chunk *c)
@@ -345,8 +366,9 @@ static CUresult attempt_unmappable(struct hr_working_set *set, bool move, bool *
 /* On success the set is pinned. */
 static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *set)
 {
-    uint64_t give_up_ns = hr_clock_ns() + UNMAPPED_WAIT_NS;
+    uint64_t give_up_ns = hr_clock_ns() + UNMAPPED_WAIT_NS, gpu_mask = 0;
     for (unsigned g = 0; g < hr_space.gpu_count; g++) {
+        gpu_mask |= wanted_chunks(set, g) > 0 ? hr_peers_users(g) : 0;
         if (wanted_chunks(set, g) > hr_tier_vram_limit(g)) {
             hr_log(HR_LOG_ERROR,
                    "a launch names %zu chunks, more than the VRAM's %zu, and host memory cannot be mapped here",
@@ -363,7 +385,7 @@ static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *s
             hr_log(HR_LOG_ERROR, "a launch waited 60 s for the devices to come to rest");
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
-        hr_access_settle(t);
+        settle(t, gpu_mask, gpu_mask, patient_now());
     }
 }
 
@@ -374,7 +396,7 @@ static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set
     size_t missing = count_missing(set, gpu);
     hr_mutex_unlock(&hr_move_lock);
     if (r == CUDA_SUCCESS && missing > 0 && can_improve(gpu)) {
-        hr_access_settle(t);
+        settle_window(t, gpu);
         hr_mutex_lock(&hr_move_lock);
         r = exchange_locked(set, gpu);
         hr_mutex_unlock(&hr_move_lock);
@@ -447,7 +469,7 @@ size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes)
     size_t chunks = (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift;
     size_t freed = hr_tier_vram.trim(gpu, chunks);
     if (freed < chunks)
-        hr_access_settle(t);
+        settle_window(t, gpu);
     /* Other threads may keep the devices busy: each failure lengthens the span for which the gate may stay closed. */
     for (unsigned attempt = 0; attempt < 8 && freed < chunks; attempt++) {
         size_t in_use = hr_tier_vram.in_use_chunks(gpu);
@@ -472,7 +494,7 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
     if (!context || bytes == 0 || hr_context_enter(context, &pushed) != CUDA_SUCCESS)
         return 0;
     hr_tier_host_mappable(e->gpu);
-    hr_access_settle(t);
+    settle_window(t, e->gpu);
     uint32_t first = (uint32_t)((address - hr_space.base) >> hr_space.chunk_shift);
     uint32_t end = (uint32_t)((address + bytes - 1 - hr_space.base) >> hr_space.chunk_shift) + 1;
     if (end > view.first_chunk + view.chunk_count)

@@ -115,6 +115,7 @@ static CUresult large_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, si
     atomic_store_explicit(&e->site, NULL, memory_order_relaxed);
     atomic_store_explicit(&e->last_use, 0, memory_order_relaxed);
     atomic_store_explicit(&e->sync_memops, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->stays, 0, memory_order_relaxed);
     atomic_store_explicit(&e->live, 1, memory_order_release);
     *address_out = e->base;
     return CUDA_SUCCESS;

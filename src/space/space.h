@@ -59,6 +59,7 @@ struct hr_extent {
     _Atomic(uint8_t) live;    /* 1 from allocation to free (a slab: while it has slots) */
     _Atomic(uint8_t) touched; /* 1 once any chunk got backing; then freeing needs quarantine */
     _Atomic(uint8_t) sync_memops;
+    _Atomic(uint8_t) stays; /* residency: two GPUs use it, whose atomics meet only in VRAM (residency/peers.h) */
     _Atomic(uint32_t) not_resident;   /* chunks that are not RESIDENT: 0 = all in local VRAM */
     _Atomic(uint32_t) not_accessible; /* chunks that are not mapped: 0 = any kernel may run */
     _Atomic(uint64_t) last_use;

@@ -1,0 +1,183 @@
+#include "residency/peers.h"
+
+#include "base/log.h"
+#include "residency/context.h"
+#include "residency/gpu.h"
+
+#include <stdlib.h>
+
+/* Peer access is between contexts, a grant between devices: it lasts while any pair of contexts of the two asks for it. */
+struct pair {
+    CUcontext user, owner;
+    unsigned user_gpu, owner_gpu;
+    struct pair *next;
+};
+static struct pair *pairs;                     /* guarded by hr_move_lock */
+static _Atomic(uint64_t) granted[HR_MAX_GPUS]; /* by owner: a bit for each other GPU; written under hr_move_lock */
+static _Atomic(uint64_t) used_by[HR_MAX_GPUS]; /* bits are only ever added: what was submitted may still run */
+
+static _Atomic(uint64_t)
+    atomics[HR_MAX_GPUS]; /* as granted: those whose atomics meet only in VRAM; bits are only added */
+static _Atomic(bool) any_atomics;
+
+static CUmemAccessDesc access_of(unsigned gpu, CUmemAccess_flags flags)
+{
+    return (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hr_gpu_device(gpu)},
+                             .flags = flags};
+}
+
+size_t hr_peers_access_locked(unsigned owner, CUmemAccessDesc *desc_out)
+{
+    uint64_t others = atomic_load_explicit(&granted[owner], memory_order_relaxed);
+    size_t n = 0;
+    desc_out[n++] = access_of(owner, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    for (unsigned g = 0; others >> g; g++)
+        if (others >> g & 1)
+            desc_out[n++] = access_of(g, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    return n;
+}
+
+bool hr_peers_reach(unsigned user, unsigned owner)
+{
+    return user == owner || (atomic_load_explicit(&granted[owner], memory_order_relaxed) >> user & 1);
+}
+
+uint64_t hr_peers_users(unsigned owner)
+{
+    return atomic_load(&used_by[owner]) | UINT64_C(1) << owner;
+}
+
+void hr_peers_note_use(unsigned user, unsigned owner)
+{
+    uint64_t bit = UINT64_C(1) << user;
+    if (user != owner && !(atomic_load_explicit(&used_by[owner], memory_order_relaxed) & bit))
+        atomic_fetch_or(&used_by[owner], bit);
+}
+
+bool hr_peers_meet_in_vram(unsigned user, unsigned owner)
+{
+    return atomic_load_explicit(&atomics[owner], memory_order_relaxed) >> user & 1;
+}
+
+bool hr_peers_matter(void)
+{
+    return atomic_load_explicit(&any_atomics, memory_order_relaxed);
+}
+
+static void ask_for_atomics(unsigned user, unsigned owner)
+{
+    CUdevice devices[2] = {hr_gpu_device(user), hr_gpu_device(owner)};
+    int between = 0, host = 1;
+    if (hr_drv.cuDeviceGetP2PAttribute(&between, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, devices[0],
+                                       devices[1]) != CUDA_SUCCESS)
+        between = 0;
+    for (int i = 0; i < 2 && host; i++)
+        if (hr_drv.cuDeviceGetAttribute(&host, CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, devices[i]) !=
+            CUDA_SUCCESS)
+            host = 0;
+    if (between && !host) {
+        atomic_fetch_or(&atomics[owner], UINT64_C(1) << user);
+        atomic_store(&any_atomics, true);
+    }
+}
+
+/* Sets what `user` may do with everything that is mapped in the window of `owner`. */
+static CUresult set_access_locked(unsigned owner, unsigned user, CUmemAccess_flags flags) HR_REQUIRES(hr_move_lock)
+{
+    CUmemAccessDesc desc = access_of(user, flags);
+    const struct hr_chunk *chunks = &hr_space.chunks[hr_space.window[owner].first_chunk];
+    uint32_t count = hr_space.window[owner].chunk_count;
+    for (uint32_t i = 0; i < count;) {
+        uint32_t n = 0;
+        while (i + n < count && atomic_load_explicit(&chunks[i + n].mapped, memory_order_relaxed))
+            n++;
+        CUresult r =
+            n > 0 ? hr_drv.cuMemSetAccess(hr_chunk_address(&chunks[i]), (size_t)n << hr_space.chunk_shift, &desc, 1)
+                  : CUDA_SUCCESS;
+        if (r != CUDA_SUCCESS)
+            return r;
+        i += n > 0 ? n : 1;
+    }
+    return CUDA_SUCCESS;
+}
+
+static bool asked_for_locked(unsigned user_gpu, unsigned owner_gpu) HR_REQUIRES(hr_move_lock)
+{
+    for (const struct pair *p = pairs; p; p = p->next)
+        if (p->user_gpu == user_gpu && p->owner_gpu == owner_gpu)
+            return true;
+    return false;
+}
+
+static CUresult add_locked(struct pair *pair) HR_REQUIRES(hr_move_lock)
+{
+    uint64_t bit = UINT64_C(1) << pair->user_gpu;
+    if (!(atomic_load(&granted[pair->owner_gpu]) & bit)) {
+        hr_peers_note_use(pair->user_gpu, pair->owner_gpu);
+        CUresult r = set_access_locked(pair->owner_gpu, pair->user_gpu, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        if (r != CUDA_SUCCESS)
+            return r;
+        atomic_fetch_or(&granted[pair->owner_gpu], bit);
+        ask_for_atomics(pair->user_gpu, pair->owner_gpu);
+    }
+    pair->next = pairs;
+    pairs = pair;
+    return CUDA_SUCCESS;
+}
+
+CUresult hr_peers_enabled(CUcontext owner)
+{
+    struct hr_context *mine = hr_context_current(), *theirs = hr_context_of(owner);
+    if (!mine || !theirs || mine->gpu == theirs->gpu)
+        return CUDA_SUCCESS;
+    struct pair *pair = calloc(1, sizeof *pair);
+    if (!pair)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *pair = (struct pair){mine->handle, owner, mine->gpu, theirs->gpu, NULL};
+    hr_mutex_lock(&hr_move_lock);
+    CUresult r = add_locked(pair);
+    hr_mutex_unlock(&hr_move_lock);
+    if (r != CUDA_SUCCESS) {
+        hr_log(HR_LOG_ERROR, "GPU %u could not be granted the memory of GPU %u: driver error %d", pair->user_gpu,
+               pair->owner_gpu, (int)r);
+        free(pair);
+    }
+    return r;
+}
+
+/* Takes pairs out: those of `user` with `owner`, or with `owner` NULL all that name `user` on either side. */
+static void drop_locked(CUcontext user, CUcontext owner) HR_REQUIRES(hr_move_lock)
+{
+    for (struct pair **link = &pairs; *link;) {
+        struct pair *p = *link;
+        bool gone = owner ? p->user == user && p->owner == owner : p->user == user || p->owner == user;
+        if (!gone) {
+            link = &p->next;
+            continue;
+        }
+        *link = p->next;
+        if (!asked_for_locked(p->user_gpu, p->owner_gpu)) {
+            atomic_fetch_and(&granted[p->owner_gpu], ~(UINT64_C(1) << p->user_gpu));
+            if (set_access_locked(p->owner_gpu, p->user_gpu, CU_MEM_ACCESS_FLAGS_PROT_NONE) != CUDA_SUCCESS)
+                hr_log(HR_LOG_WARN, "GPU %u keeps access to some memory of GPU %u", p->user_gpu, p->owner_gpu);
+        }
+        free(p);
+    }
+}
+
+void hr_peers_disabled(CUcontext owner)
+{
+    struct hr_context *mine = hr_context_current();
+    if (!mine)
+        return;
+    hr_mutex_lock(&hr_move_lock);
+    drop_locked(mine->handle, owner);
+    hr_mutex_unlock(&hr_move_lock);
+}
+
+void hr_peers_forget(CUcontext handle)
+{
+    hr_mutex_lock(&hr_move_lock);
+    drop_locked(handle, NULL);
+    hr_mutex_unlock(&hr_move_lock);
+}

@@ -45,3 +45,21 @@ GLOBAL void stride_add(u32 *y, u64 stride, u32 n, u32 a)
     for (u32 i = THREAD; i < n; i += THREADS)
         y[i * stride] += a;
 }
+
+// Two of these, each with the other's counters, go on in step: `rounds` rounds after `before` earlier ones. One block.
+GLOBAL void shake_hands(volatile u32 *mine, volatile u32 *theirs, u32 before, u32 rounds, u32 *data, u32 n)
+{
+    for (u32 r = before + 1; r <= before + rounds; r++) {
+        for (u32 i = THREAD; i < n; i += THREADS)
+            data[i * 512] += r;
+        __nvvm_membar_sys();
+        __nvvm_bar_sync(0);
+        if (THREAD == 0) {
+            __nvvm_atom_sys_add_gen_i((int *)mine, 1);
+            while (*theirs < r) {
+            }
+            __nvvm_membar_sys();
+        }
+        __nvvm_bar_sync(0);
+    }
+}

@@ -1,0 +1,120 @@
+/* Very many launches at once, of several threads, each on streams of its own; more memory than the card has. */
+#include "core_test.h"
+
+enum { THREADS = 4, STREAMS = 4, BUFFERS = 2, BYTES = 2 * MIB, N = 64 };
+
+#if defined(__SANITIZE_THREAD__)
+#define SLOW 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SLOW 1
+#endif
+#endif
+#ifndef SLOW
+#define SLOW 0
+#endif
+
+static CUcontext context;
+static int launches_each;
+
+struct lane {
+    CUstream stream;
+    CUdeviceptr buffer[BUFFERS];
+    uint32_t sum[BUFFERS];
+};
+
+static void *launch_many(void *arg)
+{
+    uint64_t seed = (uint64_t)(uintptr_t)arg, stride = BYTES / 4 / N;
+    struct lane lane[STREAMS];
+    uint32_t n = N;
+    OK(cuCtxSetCurrent(context));
+    CUfunction f = kernel("stride_add");
+    for (int s = 0; s < STREAMS; s++) {
+        OK(cuStreamCreate(&lane[s].stream, CU_STREAM_NON_BLOCKING));
+        for (int b = 0; b < BUFFERS; b++) {
+            OK(cuMemAlloc_v2(&lane[s].buffer[b], BYTES));
+            OK(cuMemsetD32Async(lane[s].buffer[b], 0, BYTES / 4, lane[s].stream));
+            lane[s].sum[b] = 0;
+        }
+    }
+    for (int i = 0; i < launches_each; i++) {
+        uint64_t random = pattern(seed, (uint64_t)i);
+        struct lane *l = &lane[random % STREAMS];
+        unsigned b = random / STREAMS % BUFFERS;
+        uint32_t a = 1 + random % 5;
+        OK(launch(f, 1, 64, l->stream, (void *[]){&l->buffer[b], &stride, &n, &a}));
+        l->sum[b] += a;
+        if (random % 256 == 0)
+            OK(cuStreamSynchronize(l->stream));
+    }
+    for (int s = 0; s < STREAMS; s++) {
+        OK(cuStreamSynchronize(lane[s].stream));
+        for (int b = 0; b < BUFFERS; b++) {
+            static _Thread_local uint32_t seen[BYTES / 4];
+            OK(cuMemcpyDtoH_v2(seen, lane[s].buffer[b], BYTES));
+            for (size_t i = 0; i < N; i++)
+                CHECK(seen[i * stride] == lane[s].sum[b], "stream %d, buffer %d, word %zu: %u, not %u", s, b, i,
+                      seen[i * stride], lane[s].sum[b]);
+            OK(cuMemFree_v2(lane[s].buffer[b]));
+        }
+        OK(cuStreamDestroy_v2(lane[s].stream));
+    }
+    return NULL;
+}
+
+static void many_launches(void)
+{
+    pthread_t thread[THREADS];
+    context = machine("h200,vram=48M,host=512M", "");
+    kernel("stride_add");
+    launches_each = (is_long() || !SLOW ? 100000 : 10000) / THREADS;
+    for (uintptr_t i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&thread[i], NULL, launch_many, (void *)(i + 1)) == 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(thread[i], NULL);
+}
+
+Test(launches, a_hundred_thousand_over_sixteen_streams_and_four_threads, .timeout = 2000)
+{
+    char *report = apart(many_launches);
+    was_safe(report);
+    free(report);
+}
+
+/* --- the other ways to launch ---------------------------------------------------------------------------------------- */
+
+static void other_launches(void)
+{
+    CUdeviceptr p[4];
+    uint64_t stride = BYTES / 4 / N;
+    uint32_t n = N, a = 3, seen[BYTES / 4];
+    context = machine("h200,vram=16M,host=512M", "");
+    CUfunction f = kernel("stride_add");
+    for (int i = 0; i < 4; i++) {
+        OK(cuMemAlloc_v2(&p[i], 2 * BYTES)); /* never touched but by the launches */
+        void *params[] = {&p[i], &stride, &n, &a};
+        CUlaunchConfig config = {
+            .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 64, .blockDimY = 1, .blockDimZ = 1};
+        OK(cuMemsetD32_v2(p[i], 0, BYTES / 4));
+        OK(cuCtxSynchronize());
+        hr_access_evict_range(hr_thread_self(), p[i], BYTES);
+        if (i % 2)
+            OK(cuLaunchKernelEx(&config, f, params, NULL));
+        else
+            OK(cuLaunchCooperativeKernel(f, 1, 1, 1, 64, 1, 1, 0, NULL, params));
+        OK(cuCtxSynchronize());
+        CHECK(atomic_load(&hr_space_chunk(p[i])->state) == HR_CHUNK_RESIDENT, "it was not brought in");
+        CHECK(atomic_load(&hr_space_extent(p[i])->not_accessible) == 0, "part of it was not mapped");
+        OK(cuMemcpyDtoH_v2(seen, p[i], BYTES));
+        for (size_t k = 0; k < N; k++)
+            CHECK(seen[k * stride] == a);
+    }
+}
+
+Test(launches, k5_extended_and_cooperative_launches_are_prepared_like_any, .timeout = 60)
+{
+    char *report = apart(other_launches);
+    was_safe(report);
+    free(report);
+}

@@ -160,6 +160,11 @@ static const struct {
     {"%total_smem_size", PTX_SREG_TOTAL_SMEM},
 };
 
+const char *ptx_lower_instruction(size_t i)
+{
+    return i < sizeof(table) / sizeof(table[0]) ? table[i].name : NULL;
+}
+
 void ptx_lower_init_names(struct ptx_parser *p)
 {
     for (unsigned i = 0; i < sizeof(table) / sizeof(table[0]); i++)

@@ -21,6 +21,8 @@ struct ptx_descriptor {
 };
 
 void ptx_lower_init_names(struct ptx_parser *p);
+/* The i-th instruction of the table; NULL beyond its end. */
+const char *ptx_lower_instruction(size_t i);
 
 /* "unsupported instruction 'add.foo.s32'", with a reason or NULL. */
 _Noreturn void ptx_lower_unsupported(struct ptx_parser *p, const char *why);

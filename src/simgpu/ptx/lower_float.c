@@ -229,7 +229,7 @@ void ptx_lower_testp(struct ptx_parser *p, const struct ptx_descriptor *d)
     enum ptx_type type = ptx_one_type(p);
     int kind = -1;
     for (int m = PTX_M_FINITE; m <= PTX_M_SUBNORMAL; m++)
-        if (ptx_take_mod(p, (enum ptx_mod)m))
+        if (kind < 0 && ptx_take_mod(p, (enum ptx_mod)m))
             kind = m - PTX_M_FINITE;
     if (kind < 0 || !is_real(type))
         ptx_lower_unsupported(p, NULL);

@@ -137,7 +137,7 @@ void ptx_lower_int_mad(struct ptx_parser *p, enum ptx_type type)
         ptx_lower_lane(p, PTX_LANE_mad_hi_sat, 3, 2, 2, 0);
         return;
     }
-    if (ptx_take_mod(p, PTX_M_WIDE) && log2 < 3)
+    if (log2 < 3 && ptx_take_mod(p, PTX_M_WIDE))
         wide = true;
     else if (ptx_take_mod(p, PTX_M_HI))
         hi = true;

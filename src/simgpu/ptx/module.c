@@ -246,8 +246,7 @@ static int parse(const struct ptx_source *sources, size_t count, bool linking, b
         ptx_module_destroy(m);
         return -1;
     }
-    ptx_parse_init_names(p);
-    ptx_lower_init_names(p);
+    ptx_names_give(p);
     read_sources(p, sources, count);
     finish(p);
     m->number_count = m->function_count;

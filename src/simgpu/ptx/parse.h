@@ -279,6 +279,8 @@ void ptx_parse_text(struct ptx_parser *p); /* a whole module */
 
 /* Instructions. */
 void ptx_parse_init_names(struct ptx_parser *p);
+/* Fills in type_names, mod_names, sreg_names and insn_names: shared, not to be added to. Thread-safe. */
+void ptx_names_give(struct ptx_parser *p);
 /* An entry of one of the name tables: its index, or -1. */
 int ptx_parse_name(const struct ptx_map *names, const char *text, size_t bytes);
 void ptx_parse_add_name(struct ptx_parser *p, struct ptx_map *names, const char *text, unsigned index);

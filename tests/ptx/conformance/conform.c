@@ -210,8 +210,7 @@ static unsigned run_form(const struct form *f, unsigned number, bool aliased, do
     return compare(f, inputs, cases, aliased ? " (plain interpreter, registers shared)" : "", worst);
 }
 
-/* A form that the engine refuses is a failure of its own; the others still run. */
-static bool accepted(const struct form *f)
+bool conform_accepts(const struct form *f, char *error_out, size_t error_bytes)
 {
     static const char header[] = ".version 7.8\n.target sm_90\n.address_size 64\n";
     struct ptx_module *module = NULL;
@@ -222,7 +221,7 @@ static bool accepted(const struct form *f)
     sprintf(text, "%s%s", header, kernel);
     int rc = ptx_module_parse(text, strlen(text), &module, &error);
     if (rc)
-        printf("  %s: %s\n", f->text, error.text);
+        snprintf(error_out, error_bytes, "%s", error.text);
     ptx_module_destroy(module);
     free(text);
     free(kernel);
@@ -237,10 +236,13 @@ static void run_forms(const struct form *all, unsigned all_count, struct conform
     if (!forms)
         abort();
     for (unsigned i = 0; i < all_count; i++) {
-        if (accepted(&all[i]))
+        char error[600];
+        if (conform_accepts(&all[i], error, sizeof(error))) {
             forms[count++] = all[i];
-        else
-            figures->failures++;
+            continue;
+        }
+        printf("  %s: %s\n", all[i].text, error); /* the others still run */
+        figures->failures++;
     }
     for (unsigned aliased = 0; aliased < 2; aliased++) {
         char *text = conform_kernels(forms, count, aliased);

@@ -110,7 +110,7 @@ struct conform_bound {
 
 struct conform_row {
     const char *text;
-    const char *kinds;
+    const char *kinds; /* NULL: only listed */
     conform_reference *reference;
     conform_warp_reference *warp_reference;
     struct conform_bound bound; /* all zero: every bit counts */
@@ -133,6 +133,9 @@ struct form *conform_expand(const struct conform_row *row, size_t *count_out);
 void conform_pattern(const struct conform_row *row, char *out, size_t bytes);
 /* One kernel per form around the instructions, with operands put in; aliased: results share registers with inputs. */
 char *conform_kernels(const struct form *forms, size_t count, bool aliased);
+
+/* The engine's parser takes the form; else why not. */
+bool conform_accepts(const struct form *f, char *error_out, size_t error_bytes);
 
 struct conform_figures {
     size_t forms, cases, failures;

@@ -93,7 +93,7 @@ void conform_pattern(const struct conform_row *row, char *out, size_t bytes)
     for (const char *c = set_up ? set_up + 2 : row->text; *c && at + 3 < bytes; c++) {
         if (*c == '<') {
             const char *close = strchr(c, '>');
-            optional = c[1] == '|' || close[-1] == '|' || memmem(c, (size_t)(close - c), "||", 2);
+            optional = c[1] == '|' || close[-1] == '|';
             inside = true;
             out[at++] = optional ? '{' : '(';
             c += c[1] == '|';

@@ -95,12 +95,8 @@ static void ref_set(const struct form *f, const uint64_t *in, uint64_t *out)
 #define SET(cmp, mods, to, type, d, k)                                                                                 \
     {"set" cmp mods to type " $D, $a, $b", d ":" k k, ref_set, .cases = 512},                                          \
     {                                                                                                                  \
-        "set" cmp BOOL mods to type " $D, $a, $b, $c", d ":" k k "p", ref_set, .cases = 256                            \
+        "set" cmp BOOL mods to type " $D, $a, $b, $c", d ":" k k "p", ref_set, .cases = 128                            \
     }
-/* A smaller choice of comparisons, where the types are what is new. */
-#define FEW_INT "<.eq|.lt>"
-#define FEW_BITS "<.eq|.ne>"
-#define FEW_FLOAT "<.ne|.ge|.ltu|.nan>"
 
 const struct conform_row rows_compare[] = {
     SETP(EQUAL, "", ".b16", "w"),
@@ -131,15 +127,18 @@ const struct conform_row rows_compare[] = {
     SET(SIGNED, "", "<.u32|.s32|.f32>", ".s64", "i", "l"),
     SET(FLOAT, "<|.ftz>", "<.u32|.s32|.f32>", ".f32", "i", "f"),
     SET(FLOAT, "", "<.u32|.s32|.f32>", ".f64", "i", "d"),
-    SET(FEW_BITS, "", "<.f16|.bf16>", ".b16", "w", "w"),
-    SET(FEW_BITS, "", "<.f16|.bf16>", ".b32", "w", "i"),
-    SET(FEW_BITS, "", "<.f16|.bf16>", ".b64", "w", "l"),
-    SET(FEW_INT, "", "<.f16|.bf16>", "<.u16|.s16>", "w", "w"),
-    SET(FEW_INT, "", "<.f16|.bf16>", "<.u32|.s32>", "w", "i"),
-    SET(FEW_INT, "", "<.f16|.bf16>", "<.u64|.s64>", "w", "l"),
-    SET(FEW_FLOAT, "<|.ftz>", "<.f16|.bf16>", ".f16", "w", "h"),
-    SET(FEW_FLOAT, "<|.ftz>", "<.f16|.bf16>", ".f32", "w", "f"),
-    SET(FEW_FLOAT, "", "<.f16|.bf16>", ".f64", "w", "d"),
+    SET(EQUAL, "", "<.f16|.bf16>", ".b16", "w", "w"),
+    SET(EQUAL, "", "<.f16|.bf16>", ".b32", "w", "i"),
+    SET(EQUAL, "", "<.f16|.bf16>", ".b64", "w", "l"),
+    SET(UNSIGNED, "", "<.f16|.bf16>", ".u16", "w", "w"),
+    SET(SIGNED, "", "<.f16|.bf16>", ".s16", "w", "w"),
+    SET(UNSIGNED, "", "<.f16|.bf16>", ".u32", "w", "i"),
+    SET(SIGNED, "", "<.f16|.bf16>", ".s32", "w", "i"),
+    SET(UNSIGNED, "", "<.f16|.bf16>", ".u64", "w", "l"),
+    SET(SIGNED, "", "<.f16|.bf16>", ".s64", "w", "l"),
+    SET(FLOAT, "<|.ftz>", "<.f16|.bf16>", ".f16", "w", "h"),
+    SET(FLOAT, "<|.ftz>", "<.f16|.bf16>", ".f32", "w", "f"),
+    SET(FLOAT, "", "<.f16|.bf16>", ".f64", "w", "d"),
     SET(FLOAT, "<|.ftz>", "<.u16|.s16>", ".f16", "w", "h"),
     SET(FLOAT, "<|.ftz>", "<.u32|.s32>", ".f16", "i", "h"),
     SET(FLOAT, "", "<.u16|.s16>", ".bf16", "w", "b"),

@@ -1,9 +1,9 @@
 #include "ptx/conformance/conform.h"
 
 extern const struct conform_row rows_bits[], rows_compare[], rows_cvt[], rows_float[], rows_half[], rows_int[],
-    rows_video[];
+    rows_other[], rows_video[];
 extern const size_t rows_bits_count, rows_compare_count, rows_cvt_count, rows_float_count, rows_half_count,
-    rows_int_count, rows_video_count;
+    rows_int_count, rows_other_count, rows_video_count;
 
 #define TABLE(name, title)                                                                                             \
     {                                                                                                                  \
@@ -17,5 +17,6 @@ const struct conform_table conform_tables[] = {
     TABLE(compare, "Comparisons"),
     TABLE(cvt, "Conversions"),
     TABLE(video, "Video"),
+    TABLE(other, "Memory, control flow, warps"),
     {0},
 };

@@ -149,7 +149,7 @@ MODEL(slctf, f(c) >= 0 ? a : b)
 MODEL(finite_, isfinite(f(a)) != 0)
 MODEL(infinite_, isinf(f(a)) != 0)
 MODEL(notanumber, isnan(f(a)) != 0)
-MODEL(normal_, isnormal(f(a)) != 0)
+MODEL(normal_, isnormal(f(a)) || f(a) == 0)
 MODEL(subnormal_, fpclassify(d(a)) == FP_SUBNORMAL)
 
 #define R2(op, size, kind, model)                                                                                      \

@@ -374,12 +374,14 @@ Test(flow, faults_name_thread_and_line)
 {
     unsigned line = 10; /* three header lines, .shared, four lines of HEAD and an empty one come before */
     expect_fault("setp.eq.u32 %p1, %r0, 37; @%p1 trap;", 64, PTX_FAULT_TRAP, 37, line);
+    expect_fault("setp.eq.u32 %p1, %r0, 5; @%p1 brkpt;", 64, PTX_FAULT_TRAP, 5, line);
     expect_fault("setp.gt.u32 %p1, %r0, 40; mov.u64 %rd2, 64; @%p1 ld.global.u32 %r1, [%rd2];", 64,
                  PTX_FAULT_ILLEGAL_ADDRESS, 41, line);
     expect_fault("add.u64 %rd2, %rd1, 2; ld.global.u32 %r1, [%rd2];", 64, PTX_FAULT_MISALIGNED, 0, line);
     expect_fault("mov.u32 %r2, 16; st.shared.u32 [%r2], %r0;", 32, PTX_FAULT_ILLEGAL_ADDRESS, 0, line);
     expect_fault("mov.u64 %rd2, -8; ld.u32 %r1, [%rd2];", 32, PTX_FAULT_ILLEGAL_ADDRESS, 0, line);
     expect_fault("bar.sync 16;", 32, PTX_FAULT_ILLEGAL_INSTRUCTION, 0, line);
+    expect_fault("barrier.sync.aligned 0; barrier.sync 16;", 32, PTX_FAULT_ILLEGAL_INSTRUCTION, 0, line);
     expect_fault("setp.eq.u32 %p1, %r0, 0; @%p1 bar.sync 1;\nbar.sync 0;", 32, PTX_FAULT_DEADLOCK, 0, line);
     expect_fault("setp.eq.u32 %p1, %r0, 0; @%p1 vote.sync.ballot.b32 %r1, 1, -1;\nbar.sync 0;", 32, PTX_FAULT_DEADLOCK,
                  0, line);

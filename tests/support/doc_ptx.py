@@ -12,6 +12,14 @@ import subprocess
 import sys
 
 
+def untested(root, text):
+    """Instructions that are said to be tested in a file which does not name them."""
+    for name, path in re.findall(r"^\| `(\w+)` \|.*\(\.\./(tests/[^)]*)\) \|$", text, re.M):
+        with open(os.path.join(root, path), encoding="utf-8") as f:
+            if not re.search(r"%s\b" % name, f.read()):
+                yield "%s does not test %s" % (path, name)
+
+
 def main():
     root, program, write = sys.argv[1], sys.argv[2], sys.argv[3:] == ["--write"]
     path = os.path.join(root, "docs/ptx.md")
@@ -21,6 +29,9 @@ def main():
     if not m:
         sys.exit("docs/ptx.md: the marks of the list of instructions are missing")
     out = subprocess.run([program], check=True, stdout=subprocess.PIPE).stdout.decode("utf-8")
+    missing = "\n".join(untested(root, out))
+    if missing:
+        sys.exit(missing)
     new = old[:m.end(1)] + out + "\n" + old[m.start(3):]
     if write:
         with open(path, "w", encoding="utf-8") as f:

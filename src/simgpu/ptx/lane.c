@@ -483,7 +483,7 @@ static uint64_t lane_testp(uint64_t a, uint64_t b, uint64_t c, uint64_t imm)
     case PTX_TESTP_INFINITE: return kind == FP_INFINITE;
     case PTX_TESTP_NUMBER: return kind != FP_NAN;
     case PTX_TESTP_NOTANUMBER: return kind == FP_NAN;
-    case PTX_TESTP_NORMAL: return kind == FP_NORMAL;
+    case PTX_TESTP_NORMAL: return kind == FP_NORMAL || kind == FP_ZERO;
     default: return kind == FP_SUBNORMAL;
     }
 }

@@ -102,7 +102,7 @@ void ptx_lower_mov(struct ptx_parser *p, const struct ptx_descriptor *d)
         mov_wide(p, to, from);
         return;
     }
-    if (!log2 || ptx_type_half(type))
+    if (!log2 || !ptx_type_plain(type))
         ptx_lower_unsupported(p, NULL);
     if (from->kind == PTX_OPERAND_VECTOR) {
         pack(p, to, from, log2);
@@ -225,7 +225,7 @@ static unsigned register_log2(struct ptx_parser *p, const struct ptx_operand *da
 static enum ptx_type memory_type(struct ptx_parser *p)
 {
     enum ptx_type type = ptx_one_type(p);
-    if (type == PTX_PRED || ptx_type_half(type) || type == PTX_TF32)
+    if (type == PTX_PRED || !ptx_type_plain(type))
         ptx_lower_unsupported(p, NULL);
     return type;
 }

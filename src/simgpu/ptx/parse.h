@@ -64,6 +64,11 @@ static inline bool ptx_type_float(enum ptx_type t)
 {
     return t >= PTX_F16 && t <= PTX_TF32;
 }
+/* What loads, stores and moves know: not halves, nor packed types. */
+static inline bool ptx_type_plain(enum ptx_type t)
+{
+    return t <= PTX_F64 && t != PTX_F16;
+}
 /* Integer types that arithmetic takes: 16, 32, 64 bits, signed or not. */
 static inline bool ptx_type_int(enum ptx_type t)
 {

@@ -160,7 +160,7 @@ static unsigned compare(const struct form *f, unsigned inputs, unsigned cases, c
     unsigned failures = 0;
     for (unsigned k = 0; kinds[k] != ':'; k++) {
         unsigned bits = values_bits(kinds[k]) == 1 ? 32 : values_bits(kinds[k]);
-        unsigned cell = (unsigned)(strchr(kinds, 'm') - strchr(kinds, ':')) - 1; /* of kind m: which input it is */
+        unsigned cell = 0; /* of kind m: which input it is */
         for (const char *m = strchr(kinds, ':'); kinds[k] == 'm' && *m; m++)
             if (*m == 'm')
                 cell = (unsigned)(m - strchr(kinds, ':')) - 1;
@@ -212,19 +212,14 @@ static unsigned run_form(const struct form *f, unsigned number, bool aliased, do
 
 bool conform_accepts(const struct form *f, char *error_out, size_t error_bytes)
 {
-    static const char header[] = ".version 7.8\n.target sm_90\n.address_size 64\n";
     struct ptx_module *module = NULL;
     struct ptx_error error;
-    char *kernel = conform_kernels(f, 1, false), *text = malloc(sizeof(header) + strlen(kernel));
-    if (!text)
-        abort();
-    sprintf(text, "%s%s", header, kernel);
+    char *text = conform_module(f, 1, false);
     int rc = ptx_module_parse(text, strlen(text), &module, &error);
     if (rc)
         snprintf(error_out, error_bytes, "%s", error.text);
     ptx_module_destroy(module);
     free(text);
-    free(kernel);
     return rc == 0;
 }
 
@@ -244,9 +239,9 @@ static void run_forms(const struct form *all, unsigned all_count, struct conform
         printf("  %s: %s\n", all[i].text, error); /* the others still run */
         figures->failures++;
     }
-    for (unsigned aliased = 0; aliased < 2; aliased++) {
-        char *text = conform_kernels(forms, count, aliased);
-        machine_load_body(&machine, text);
+    for (unsigned aliased = 0; aliased < 2 && count; aliased++) {
+        char *text = conform_module(forms, count, aliased);
+        machine_load(&machine, text, strlen(text));
         free(text);
         for (unsigned i = 0; i < count; i++)
             figures->failures += run_form(&forms[i], i, aliased, &figures->worst_ulps, &figures->cases);

@@ -65,12 +65,12 @@ enum form_type {
 #define FORM_MODIFIERS(X)                                                                                              \
     X(rn)                                                                                                              \
     X(rz)                                                                                                              \
-    X(rm) X(rp) X(rna) X(rni) X(rzi) X(rmi) X(rpi) X(ftz) X(sat) X(satfinite) X(relu) X(NaN) X(xorsign) X(abs)         \
-        X(approx) X(full) X(hi) X(lo) X(wide) X(cc) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(ls) X(hs) X(equ) X(neu)      \
-            X(ltu) X(leu) X(gtu) X(geu) X(num) X(nan) X(and) X(or) X(xor) X(shiftamt) X(clamp) X(wrap) X(l) X(r)       \
-                X(add) X(min) X(max) X(po) X(shr7) X(shr15) X(f4e) X(b4e) X(rc8) X(ecl) X(ecr) X(rc16) X(finite)       \
-                    X(infinite) X(number) X(notanumber) X(normal) X(subnormal) X(pack) X(inc) X(dec) X(exch) X(cas)    \
-                        X(popc)
+    X(rm)                                                                                                              \
+    X(rp) X(rna) X(rni) X(rzi) X(rmi) X(rpi) X(ftz) X(sat) X(satfinite) X(relu) X(NaN) X(xorsign) X(abs) X(approx)     \
+        X(full) X(hi) X(lo) X(wide) X(cc) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(ls) X(hs) X(equ) X(neu) X(ltu) X(leu)  \
+            X(gtu) X(geu) X(num) X(nan) X(and) X(or) X(xor) X(shiftamt) X(clamp) X(wrap) X(l) X(r) X(add) X(min)       \
+                X(max) X(po) X(shr7) X(shr15) X(f4e) X(b4e) X(rc8) X(ecl) X(ecr) X(rc16) X(finite) X(infinite)         \
+                    X(number) X(notanumber) X(normal) X(subnormal) X(pack) X(inc) X(dec) X(exch) X(cas) X(popc)
 enum form_modifier {
 #define X(name) M_##name,
     FORM_MODIFIERS(X)
@@ -116,6 +116,8 @@ struct conform_row {
     struct conform_bound bound; /* all zero: every bit counts */
     bool any_nan;               /* which NaN it is does not matter */
     unsigned cases;             /* 0 = what the number of inputs suggests */
+    bool open;                  /* more modifiers than the row's change nothing that it sees (scopes, hints) */
+    const char *target;         /* NULL: sm_90 */
     const char *tested_in; /* no reference here: the test file that shows what it does. Still parsed, still listed. */
 };
 
@@ -131,8 +133,9 @@ extern const struct conform_table conform_tables[];
 struct form *conform_expand(const struct conform_row *row, size_t *count_out);
 /* A row's text as the documents show it: alternatives in the ISA's notation, no operands. */
 void conform_pattern(const struct conform_row *row, char *out, size_t bytes);
-/* One kernel per form around the instructions, with operands put in; aliased: results share registers with inputs. */
-char *conform_kernels(const struct form *forms, size_t count, bool aliased);
+/* A module for forms of one row: one kernel per form around the instruction, with operands put in. `aliased`: results share
+ * registers with inputs. The caller frees it. */
+char *conform_module(const struct form *forms, size_t count, bool aliased);
 
 /* The engine's parser takes the form; else why not. */
 bool conform_accepts(const struct form *f, char *error_out, size_t error_bytes);

@@ -72,6 +72,8 @@ static void expand(struct expansion *e, const char *prefix, const char *rest)
     }
     const char *close = strchr(open, '>');
     for (const char *at = open + 1; at <= close; at += strcspn(at, "|>") + 1) {
+        if (!e->row->kinds && at > open + 1) /* only listed: one stands for all */
+            break;
         snprintf(text, sizeof(text), "%s%.*s%.*s", prefix, (int)(open - rest), rest, (int)strcspn(at, "|>"), at);
         expand(e, text, close + 1);
     }
@@ -207,11 +209,13 @@ static char *put_instruction(char *at, const struct form *f, const struct layout
     return at + sprintf(at, ";\n");
 }
 
-char *conform_kernels(const struct form *forms, size_t count, bool aliased)
+char *conform_module(const struct form *forms, size_t count, bool aliased)
 {
-    char *text = malloc(count * 6144 + 64), *at = text;
+    char *text = malloc(count * 6144 + 128), *at = text;
     if (!text)
         abort();
+    at +=
+        sprintf(at, ".version 7.8\n.target %s\n.address_size 64\n", forms->row->target ? forms->row->target : "sm_90");
     for (size_t i = 0; i < count; i++) {
         struct layout l = layout_of(&forms[i], (unsigned)i, aliased);
         at += sprintf(at,

@@ -13,6 +13,8 @@ static size_t seen_count;
 static size_t new_forms(const struct conform_row *row)
 {
     size_t count, fresh = 0;
+    if (!row->kinds)
+        return 1;
     struct form *forms = conform_expand(row, &count);
     seen = realloc(seen, (seen_count + count) * sizeof(*seen));
     if (!seen)

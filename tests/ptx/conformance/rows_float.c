@@ -112,7 +112,7 @@ static void ref_testp(const struct form *f, const uint64_t *in, uint64_t *out)
     else if (form_has(f, M_notanumber))
         out[0] = a.kind == SOFT_NAN;
     else if (form_has(f, M_normal))
-        out[0] = a.kind == SOFT_FINITE && a.magnitude && !subnormal;
+        out[0] = a.kind == SOFT_FINITE && !subnormal; /* zeros count as normal */
     else
         out[0] = subnormal;
 }

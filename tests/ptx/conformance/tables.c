@@ -1,9 +1,9 @@
 #include "ptx/conformance/conform.h"
 
 extern const struct conform_row rows_bits[], rows_compare[], rows_cvt[], rows_float[], rows_half[], rows_int[],
-    rows_other[], rows_video[];
+    rows_memory[], rows_other[], rows_video[], rows_warp[];
 extern const size_t rows_bits_count, rows_compare_count, rows_cvt_count, rows_float_count, rows_half_count,
-    rows_int_count, rows_other_count, rows_video_count;
+    rows_int_count, rows_memory_count, rows_other_count, rows_video_count, rows_warp_count;
 
 #define TABLE(name, title)                                                                                             \
     {                                                                                                                  \
@@ -17,6 +17,8 @@ const struct conform_table conform_tables[] = {
     TABLE(compare, "Comparisons"),
     TABLE(cvt, "Conversions"),
     TABLE(video, "Video"),
-    TABLE(other, "Memory, control flow, warps"),
+    TABLE(memory, "Loads, stores and atomics"),
+    TABLE(warp, "Warps"),
+    TABLE(other, "Memory, control flow, matrices"),
     {0},
 };

@@ -239,7 +239,7 @@ static void for_bases(const struct listed *all, bool of_types,
         unsigned count = 0;
         for (; end < all->count && !strcmp(all->forms[end].name, all->forms[i].name); end++) {
             const struct form *f = &all->forms[end];
-            bool is_new = !f->row->tested_in;
+            bool is_new = !f->row->tested_in && !f->row->open;
             for (unsigned k = 0; k < count && is_new; k++)
                 is_new = !same_words(&all->forms[bases[k]], f, of_types);
             if (is_new && count < BASES_PER_NAME)

@@ -1,10 +1,11 @@
 /*
- * The conformance suite's frame: a row names a family of instructions, how its operands look and an independent reference;
- * every member of the family runs over special values in combination and over random ones, on the baseline and on the best
- * interpreter. The list of supported instructions in docs/ptx.md is made from the same rows.
+ * The conformance suite's frame: a row names a family of instructions, how its operands look and an independent
+ * reference; every member of the family runs over special values in combination and over random ones, on the baseline
+ * and on the best interpreter. The list of supported instructions in docs/ptx.md is made from the same rows.
  *
- * Text of a row: an instruction where <a|b> stands for each of the alternatives (empty ones too), $D $E ... $K for results
- * and $a $b ... $x for inputs. What stands before "# " only prepares (a carry flag, say). Kinds: a letter for each result, ':', a letter for each input.
+ * Text of a row: an instruction where <a|b> stands for each of the alternatives (empty ones too), $D $E ... $K for
+ * results and $a $b ... $x for inputs. What stands before "# " only prepares (a carry flag, say).
+ * Kinds: a letter for each result, ':', a letter for each input.
  */
 #ifndef TEST_PTX_CONFORM_H
 #define TEST_PTX_CONFORM_H
@@ -61,16 +62,15 @@ enum form_type {
     T_COUNT
 };
 
-/* Modifiers that references ask for. Others are just text. */
-#define FORM_MODIFIERS(X)                                                                                              \
-    X(rn)                                                                                                              \
-    X(rz)                                                                                                              \
-    X(rm)                                                                                                              \
-    X(rp) X(rna) X(rni) X(rzi) X(rmi) X(rpi) X(ftz) X(sat) X(satfinite) X(relu) X(NaN) X(xorsign) X(abs) X(approx)     \
-        X(full) X(hi) X(lo) X(wide) X(cc) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(ls) X(hs) X(equ) X(neu) X(ltu) X(leu)  \
-            X(gtu) X(geu) X(num) X(nan) X(and) X(or) X(xor) X(shiftamt) X(clamp) X(wrap) X(l) X(r) X(add) X(min)       \
-                X(max) X(po) X(shr7) X(shr15) X(f4e) X(b4e) X(rc8) X(ecl) X(ecr) X(rc16) X(finite) X(infinite)         \
-                    X(number) X(notanumber) X(normal) X(subnormal) X(pack) X(inc) X(dec) X(exch) X(cas) X(popc)
+/* Modifiers that references ask for. Others are just text. clang-format does not come to rest here. */
+/* clang-format off */
+#define FORM_MODIFIERS(X) \
+    X(rn) X(rz) X(rm) X(rp) X(rna) X(rni) X(rzi) X(rmi) X(rpi) X(ftz) X(sat) X(satfinite) X(relu) X(NaN) X(xorsign) \
+    X(abs) X(approx) X(full) X(hi) X(lo) X(wide) X(cc) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(ls) X(hs) X(equ) X(neu) \
+    X(ltu) X(leu) X(gtu) X(geu) X(num) X(nan) X(and) X(or) X(xor) X(shiftamt) X(clamp) X(wrap) X(l) X(r) X(add) \
+    X(min) X(max) X(po) X(shr7) X(shr15) X(f4e) X(b4e) X(rc8) X(ecl) X(ecr) X(rc16) X(finite) X(infinite) X(number) \
+    X(notanumber) X(normal) X(subnormal) X(pack) X(inc) X(dec) X(exch) X(cas) X(popc)
+/* clang-format on */
 enum form_modifier {
 #define X(name) M_##name,
     FORM_MODIFIERS(X)
@@ -101,9 +101,9 @@ typedef void conform_reference(const struct form *f, const uint64_t *in, uint64_
 typedef void conform_warp_reference(const struct form *f, const uint64_t in[CONFORM_INPUTS][CONFORM_LANES],
                                     uint64_t out[CONFORM_RESULTS][CONFORM_LANES]);
 
-/* Approximations: the reference gives the bits of the exact value as a double, in out[0] (of the low half, and in out[1] of
- * the high half, for x and y), and the result may be off by so much: in units of the last place of the result's type, as a
- * part of the value, or in all; more than one nonzero: any of them suffices. */
+/* Approximations: the reference gives the bits of the exact value as a double, in out[0] (of the low half, and in out[1]
+ * of the high half, for x and y), and the result may be off by so much: in units of the last place of the result's type,
+ * as a part of the value, or in all; more than one nonzero: any of them suffices. */
 struct conform_bound {
     double ulps, relative, absolute;
 };
@@ -133,8 +133,8 @@ extern const struct conform_table conform_tables[];
 struct form *conform_expand(const struct conform_row *row, size_t *count_out);
 /* A row's text as the documents show it: alternatives in the ISA's notation, no operands. */
 void conform_pattern(const struct conform_row *row, char *out, size_t bytes);
-/* A module for forms of one row: one kernel per form around the instruction, with operands put in. `aliased`: results share
- * registers with inputs. The caller frees it. */
+/* A module for forms of one row: one kernel per form around the instruction, with operands put in. `aliased`: results
+ * share registers with inputs. The caller frees it. */
 char *conform_module(const struct form *forms, size_t count, bool aliased);
 
 /* The engine's parser takes the form; else why not. */
@@ -144,8 +144,8 @@ struct conform_figures {
     size_t forms, cases, failures;
     double worst_ulps;
 };
-/* Runs all of a table's forms whose name begins with what `only` says (NULL = all); prints failures (a few of each) and a
- * table of figures by instruction. */
+/* Runs all of a table's forms, or only those of instruction `only`; prints failures (a few of each) and a table of
+ * figures by instruction. */
 struct conform_figures conform_run(const struct conform_table *table, const char *only);
 
 #endif

@@ -85,8 +85,8 @@ static void ref_pairs(const struct form *f, const uint64_t *in, uint64_t *out)
     }
 }
 
-/* The carry flag shows in a sum of nothing after the instruction; before it, a sum of $d with itself sets it. Without .cc the
- * instruction leaves the flag alone. */
+/* The carry flag shows in a sum of nothing after the instruction; before it, a sum of $d with itself sets it. Without .cc
+ * the instruction leaves the flag alone. */
 static void ref_carry(const struct form *f, const uint64_t *in, uint64_t *out)
 {
     unsigned bits = type_bits(f->types[0]);

@@ -152,6 +152,7 @@ static bool host_is_stuck(void)
              own = sg.workers + sg.copy_threads + sg.config.replay + SANITIZER_THREADS;
     if (sg.blocked_threads < callers)
         return false;
+    own += sg.value_threads;
     for (int d = 0; d < sg.device_count; d++)
         own += sg.devices[d].host_thread;
     return thread_count() <= callers + own || sg_now_ns() - look.quiet_since_ns > STRANGERS_NS;
@@ -193,7 +194,8 @@ static bool describe_waiting(const struct sg_op *op, const struct ptx_spin *spin
     if (!behind)
         return false;
     static const char *const kinds[] = {
-        "kernel ", "a copy", "a memset", "an event's recording", "a wait for an event", "a host function"};
+        "kernel ", "a copy", "a memset", "an event's recording", "a wait for an event", "a host function",
+        "a wait for a value", "a write of a value"};
     snprintf(text, text_bytes, "%s%s of stream %" PRIu64 " cannot start before it ends", kinds[behind->kind],
              behind->kind == SG_OP_KERNEL ? behind->kernel.function->info->name : "", behind->stream->number);
     return true;

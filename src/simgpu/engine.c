@@ -185,7 +185,7 @@ static bool may_start(const struct sg_op *op)
     return op->kind == SG_OP_WAIT     ? op->mark->done
            : op->kind == SG_OP_KERNEL ? sg.devices[op->stream->context->device].share <= 0.999 &&
                                             (!op->kernel.cooperative || all_blocks_fit(op))
-                                      : true;
+                                      : op->kind != SG_OP_VALUE_WAIT || sg_value_ready(op);
 }
 
 /* Starts the stream's head if it may start. True if something changed. */
@@ -200,9 +200,10 @@ static bool try_head(struct sg_stream *s)
     }
     if (!legacy_rule_allows(op))
         return false;
-    if (sg_check.race && may_start(op))
+    bool start = may_start(op); /* asked once: a value in memory may change at any moment */
+    if (sg_check.race && start)
         sg_race_start(op);
-    if (sg.config.replay && may_start(op))
+    if (sg.config.replay && start)
         sg_replay_event(SG_REPLAY_START, op, 0);
     switch (op->kind) {
     case SG_OP_RECORD:
@@ -211,16 +212,23 @@ static bool try_head(struct sg_stream *s)
         sg_complete(op);
         return true;
     case SG_OP_WAIT:
-        if (!may_start(op))
+        if (!start)
             return false;
         sg_complete(op);
         return true;
     case SG_OP_KERNEL:
-        if (!may_start(op))
+        if (!start)
             return false;
         start_kernel(op);
         return true;
     case SG_OP_HOST: start_host(op); return true;
+    case SG_OP_VALUE_WAIT:
+    case SG_OP_VALUE_WRITE:
+        if (start)
+            sg_value_run(op);
+        else
+            sg_value_poll();
+        return start;
     default: start_copy(op); return true;
     }
 }
@@ -442,6 +450,8 @@ static bool op_names(const struct sg_op *op, uint64_t va, uint64_t bytes, unsign
     if (op->kind == SG_OP_FILL)
         return (mask >> op->fill.device & 1) &&
                overlaps(va, bytes, op->fill.dst, op->fill.pitch, op->fill.width_bytes, op->fill.height);
+    if (op->kind == SG_OP_VALUE_WAIT || op->kind == SG_OP_VALUE_WRITE)
+        return (mask >> op->value.device & 1) && op->value.va - va < bytes;
     if (op->kind != SG_OP_COPY)
         return false;
     const struct sg_copy *c = &op->copy;
@@ -461,7 +471,8 @@ bool sg_in_flight(uint64_t va, uint64_t bytes, unsigned mask, char *text, size_t
                 continue;
             const char *what = op->kind == SG_OP_KERNEL ? op->kernel.function->info->name
                                : op->kind == SG_OP_COPY ? "a copy"
-                                                        : "a memset";
+                               : op->kind == SG_OP_FILL ? "a memset"
+                                                        : "a stream memory operation";
             snprintf(text, text_bytes, "used by %s%s, which is %s on device %d",
                      op->kind == SG_OP_KERNEL ? "kernel " : "", what, op->state == SG_OP_RUNNING ? "running" : "queued",
                      s->context->device);

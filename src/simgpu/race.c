@@ -237,6 +237,10 @@ static void describe(struct sg_race_op *o, const struct sg_op *op)
                  op->copy.dst_device == SG_ON_HOST   ? "to host memory"
                  : op->copy.src_device == SG_ON_HOST ? "from host memory"
                                                      : "between device memory");
+    } else if (op->kind == SG_OP_VALUE_WAIT || op->kind == SG_OP_VALUE_WRITE) {
+        o->uses = o->is_flag = true;
+        snprintf(o->what, sizeof o->what, "%s",
+                 op->kind == SG_OP_VALUE_WAIT ? "a wait for a value" : "a write of a value");
     } else {
         uint64_t bytes = (uint64_t)op->fill.width_bytes * op->fill.height;
         o->is_flag = bytes <= FLAG_BYTES;
@@ -322,6 +326,9 @@ static void add_operands(struct sg_race_op *o, const struct sg_op *op)
     const struct sg_copy *c = &op->copy;
     if (op->kind == SG_OP_FILL)
         add_rows(o, SG_ACCESS_WRITE, op->fill.dst, op->fill.pitch, op->fill.width_bytes, op->fill.height);
+    if (op->kind == SG_OP_VALUE_WAIT || op->kind == SG_OP_VALUE_WRITE) /* strong, as is what a kernel does to a flag */
+        sg_race_access(o, op->value.va, op->value.bytes, op->kind == SG_OP_VALUE_WRITE ? 3 : 2,
+                       sg_host_at(op->value.va) != NULL);
     if (op->kind != SG_OP_COPY)
         return;
     add_layers(o, SG_ACCESS_WRITE, c);

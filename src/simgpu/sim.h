@@ -321,7 +321,14 @@ struct sg_stream {
     _Atomic(uint64_t) completed; /* written under sg.lock, polled without */
     unsigned waiters;
     bool dead;
-    struct sg_race_line *race;               /* see check.h */
+    struct sg_race_line *race; /* see check.h */
+    struct {
+        CUaccessPolicyWindow window;
+        CUsynchronizationPolicy sync_policy; /* 0: never set */
+        CUlaunchMemSyncDomainMap domain_map;
+        CUlaunchMemSyncDomain domain;
+        bool has_map;
+    } hints;                                 /* see streamattr.c */
     struct sg_stream *prev, *next;           /* of the context */
     struct sg_stream *busy_prev, *busy_next; /* of sg.busy_streams */
 };
@@ -348,7 +355,16 @@ CUresult sg_event_record(struct sg_event *event, struct sg_stream *stream);
 struct sg_mark *sg_mark_ref(struct sg_mark *mark);
 void sg_mark_unref(struct sg_mark *mark);
 
-enum sg_op_kind { SG_OP_KERNEL, SG_OP_COPY, SG_OP_FILL, SG_OP_RECORD, SG_OP_WAIT, SG_OP_HOST };
+enum sg_op_kind {
+    SG_OP_KERNEL,
+    SG_OP_COPY,
+    SG_OP_FILL,
+    SG_OP_RECORD,
+    SG_OP_WAIT,
+    SG_OP_HOST,
+    SG_OP_VALUE_WAIT,
+    SG_OP_VALUE_WRITE
+};
 enum sg_op_state { SG_OP_QUEUED, SG_OP_READY, SG_OP_RUNNING };
 
 struct sg_copy { /* also 2D and 3D; an operand is a plain host pointer or an address in a device's page table */
@@ -384,6 +400,11 @@ struct sg_kernel {
     bool creating, finished, skip, out_of_memory;
     bool cooperative; /* all its blocks must be resident at once */
 };
+struct sg_value { /* a stream memory operation */
+    uint64_t va, value;
+    unsigned bytes, flags; /* 4 or 8; of a wait: which comparison */
+    int device;            /* whose page table */
+};
 struct sg_host_call {
     CUhostFn fn;
     CUstreamCallback callback;
@@ -407,6 +428,7 @@ struct sg_op {
         struct sg_kernel kernel;
         struct sg_mark *mark;
         struct sg_host_call host;
+        struct sg_value value;
     };
     struct sg_op *next;                /* of the stream */
     struct sg_op *run_prev, *run_next; /* of the device's lists */
@@ -466,6 +488,7 @@ struct sg {
     struct sg_stream *busy_streams;
     uint64_t random;
     unsigned workers, idle_workers, copy_threads, idle_copy_threads, waiting;
+    unsigned value_threads;                   /* one, once a stream has waited for a value */
     unsigned blocked_threads;                 /* of the job's: in a wait of the engine */
     _Atomic(unsigned) api_threads;            /* of the job's: that ever called, and live */
     unsigned next_device;                     /* round robin of the workers */
@@ -561,6 +584,11 @@ bool sg_copy_execute(const struct sg_copy *copy, struct sg_moved *moved, uint64_
 bool sg_fill_execute(const struct sg_fill *fill, uint64_t *bad_out);
 /* Is memory in [va, va+bytes) named by unfinished work (of any device in device_mask)? describes the first such */
 bool sg_in_flight(uint64_t va, uint64_t bytes, unsigned device_mask, char *text, size_t text_bytes);
+/* Stream memory operations, with sg.lock held: whether a wait's condition holds (or its memory is gone); carrying out a head
+ * that is ready, and completing it; asking that the queues be looked at again soon, since a head waits for memory. */
+bool sg_value_ready(const struct sg_op *op);
+void sg_value_run(struct sg_op *op);
+void sg_value_poll(void);
 /* Has a kernel that is still running touched one of these pages? For memory that owns its pages. */
 bool sg_touched_in_flight(uint64_t va, uint64_t bytes, unsigned device_mask, char *text, size_t text_bytes);
 CUresult sg_fault_to_error(enum ptx_fault_kind kind);

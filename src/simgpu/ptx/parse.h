@@ -280,7 +280,7 @@ void ptx_link_publish(struct ptx_parser *p, const char *name, size_t bytes, stru
 /* A variable's definition: false = another one counts. */
 bool ptx_link_defines(struct ptx_parser *p, const char *name, size_t bytes, struct ptx_symbol *symbol, uint64_t size);
 void ptx_link_finish(struct ptx_parser *p); /* after the last text */
-void ptx_parse_text(struct ptx_parser *p); /* a whole module */
+void ptx_parse_text(struct ptx_parser *p);  /* a whole module */
 
 /* Instructions. */
 void ptx_parse_init_names(struct ptx_parser *p);

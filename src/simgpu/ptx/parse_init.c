@@ -255,6 +255,8 @@ void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern)
         initialise(p, &init, &bytes);
     else if (d.is_open && !is_extern)
         ptx_parse_fail(p, d.line, "an open array needs initial values");
+    else if (d.is_open)
+        bytes = 0; /* whoever defines it tells */
     if (!p->linking)
         symbol->defined = !is_extern;
     symbol->element_bytes = d.element_bytes;

@@ -186,20 +186,26 @@ CUresult sg_image_check_version(const char *text, struct ptx_error *error)
     return CUDA_SUCCESS;
 }
 
+CUresult sg_image_check_target(unsigned target, struct ptx_error *error)
+{
+    unsigned device = device_architecture();
+    if (!target || (target / 10 == device / 10 && target <= device))
+        return CUDA_SUCCESS;
+    snprintf(error->text, sizeof error->text, "made for sm_%u, which this device's sm_%u does not run", target, device);
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+}
+
 CUresult sg_image_parse(const struct sg_image *image, struct ptx_module **module_out, struct ptx_error *error)
 {
     unsigned device = device_architecture();
     for (size_t i = 0; i < image->count; i++) {
-        CUresult r = sg_image_check_version(image->texts[i].text, error);
-        if (r)
-            return r;
+        CUresult bad = sg_image_check_version(image->texts[i].text, error);
+        if (bad)
+            return bad;
     }
-    /* What was linked is compiled: it runs on its own generation, from its own revision on. */
-    if (image->target && (image->target / 10 != device / 10 || image->target > device)) {
-        snprintf(error->text, sizeof error->text, "linked for sm_%u, which this device's sm_%u does not run",
-                 image->target, device);
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    }
+    CUresult r = sg_image_check_target(image->target, error);
+    if (r)
+        return r;
     if (image->target ? ptx_module_parse_all(image->texts, image->count, false, module_out, error)
                       : ptx_module_parse(image->texts[0].text, image->texts[0].bytes, module_out, error))
         return CUDA_ERROR_INVALID_PTX;

@@ -30,6 +30,9 @@ CUresult sg_image_parse(const struct sg_image *image, struct ptx_module **module
 /* Is this text PTX of a version that can be read here? As far as its first directive tells. */
 CUresult sg_image_check_version(const char *text, struct ptx_error *error);
 
+/* Compiled code runs on its own generation, from its own revision on: NO_BINARY_FOR_GPU for others. 0 = not compiled. */
+CUresult sg_image_check_target(unsigned target, struct ptx_error *error);
+
 /* The PTX of a fat binary that suits an architecture best, unpacked and terminated, to be freed. NO_BINARY_FOR_GPU,
  * INVALID_IMAGE, OUT_OF_MEMORY. `data` is the container or its wrapper. */
 bool sg_fatbin_is(const void *data);

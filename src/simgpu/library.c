@@ -279,7 +279,9 @@ static CUresult load(const char *api, CUlibrary *library, const struct request *
     uint64_t start_ns = sg_now_ns();
     struct ptx_error error = {.text = ""};
     struct sg_library *lib = calloc(1, sizeof *lib);
-    r = lib ? make(q, lib, &error) : CUDA_ERROR_OUT_OF_MEMORY;
+    r = lib ? sg_image_check_target(jit.target, &error) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!r)
+        r = make(q, lib, &error);
     sg_jit_log(&jit, error.text);
     sg_jit_time(&jit, start_ns);
     if (r) {

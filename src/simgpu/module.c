@@ -175,7 +175,9 @@ static CUresult load(const char *function, CUmodule *module, struct source from,
     uint64_t start_ns = sg_now_ns();
     struct ptx_error error = {.text = ""};
     struct sg_module *m = NULL;
-    r = load_source(&from, context->object.id, &m, &error);
+    r = sg_image_check_target(jit.target, &error);
+    if (!r)
+        r = load_source(&from, context->object.id, &m, &error);
     if (r && *error.text)
         sg_log(SG_LOG_ERROR, "%s: %s", function, error.text);
     sg_jit_log(&jit, error.text);

@@ -205,6 +205,9 @@ Test(link, options_and_inputs_are_checked)
     GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadData(&m, image));
     GIVES(CUDA_ERROR_INVALID_VALUE, add(state, kernels_ptx, NULL)); /* it is complete */
     OK(cuLinkDestroy(state));
+    GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadDataEx(&m, kernels_ptx, 1, &target, &sm90));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuModuleLoadDataEx(&m, kernels_ptx, 1, &unknown, zero));
+    OK(cuModuleLoadDataEx(&m, kernels_ptx, 1, &registers, &sm75));
     OK(cuLinkCreate_v2(1, &registers, &sm75, &state));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, (void *)(uintptr_t)kernels_ptx,
                                                      sizeof kernels_ptx, NULL, 1, &target, &sm90));

@@ -1,3 +1,4 @@
+#include "kernels.h"
 #include "sim_test.h"
 
 #include <dlfcn.h>
@@ -93,4 +94,86 @@ Test(symbols, what_is_not_supported_says_so)
     const void *table;
     CUuuid id = {{0}};
     GIVES(CUDA_ERROR_NOT_FOUND, cuGetExportTable(&table, &id));
+}
+
+/* ---- as a runtime begins ---- */
+
+/* What a runtime keeps: for each name and version the answers with and without the per-thread rule. */
+static size_t look_up_all(__typeof__(&cuGetProcAddress_v2) ask)
+{
+    static const struct {
+        const char *name;
+        int since;
+    } rows[] = {
+#define SG_VERSION(name, since, rule, symbol) {#name, since},
+#include "simgpu/versions.def"
+#undef SG_VERSION
+    };
+    size_t found = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        for (unsigned flags = 0; flags <= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+             flags += CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) {
+            void *f = NULL;
+            CUdriverProcAddressQueryResult status;
+            OK(ask(rows[i].name, &f, rows[i].since, flags, &status));
+            cr_assert((f != NULL) == (status == CU_GET_PROC_ADDRESS_SUCCESS), "%s", rows[i].name);
+            found += f != NULL;
+        }
+    }
+    return found;
+}
+
+#define TAKE(type, name, version)                                                                                      \
+    __typeof__(&type) their_##name = NULL;                                                                             \
+    OK(ask(#name, (void **)&their_##name, version, 0, &status));                                                       \
+    cr_assert_not_null((void *)their_##name)
+
+Test(symbols, a_runtime_starts_up_by_look_ups_alone)
+{
+    setenv("SIMGPU", "h200,vram=64M", 1);
+    CUdriverProcAddressQueryResult status;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    cr_assert_not_null(driver);
+    __typeof__(&cuGetProcAddress_v2) ask;
+    *(void **)&ask = dlsym(driver, "cuGetProcAddress_v2"); /* the only name that is taken from the library */
+    cr_assert_not_null((void *)ask);
+    void *old = NULL, *own = NULL;
+    OK(ask("cuGetProcAddress", &old, 11030, 0, NULL));
+    OK(ask("cuGetProcAddress", &own, 12000, 0, NULL));
+    cr_assert(old && own && old != own);
+    *(void **)&ask = own; /* used from now on */
+    cr_assert_gt(look_up_all(ask), 1000);
+    TAKE(cuInit, cuInit, 2000);
+    TAKE(cuDriverGetVersion, cuDriverGetVersion, 2020);
+    TAKE(cuDeviceGetCount, cuDeviceGetCount, 2000);
+    TAKE(cuGetExportTable, cuGetExportTable, 3000);
+    TAKE(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000);
+    TAKE(cuCtxSetCurrent, cuCtxSetCurrent, 4000);
+    TAKE(cuLibraryLoadData, cuLibraryLoadData, 12000);
+    TAKE(cuLibraryGetKernel, cuLibraryGetKernel, 12000);
+    TAKE(cuMemAlloc_v2, cuMemAlloc, 12000);
+    TAKE(cuMemcpyDtoH_v2, cuMemcpyDtoH, 12000);
+    TAKE(cuLaunchKernel, cuLaunchKernel, 12000);
+    int version, count;
+    CUcontext context;
+    CUlibrary library;
+    CUkernel kernel;
+    CUdeviceptr p;
+    const void *table;
+    CUuuid id = {{0}};
+    OK(their_cuDriverGetVersion(&version));
+    OK(their_cuInit(0));
+    OK(their_cuDeviceGetCount(&count));
+    cr_assert(version == 13000 && count == 1);
+    GIVES(CUDA_ERROR_NOT_FOUND, their_cuGetExportTable(&table, &id)); /* none of the vendor's private tables */
+    OK(their_cuDevicePrimaryCtxRetain(&context, 0));
+    OK(their_cuCtxSetCurrent(context));
+    OK(their_cuLibraryLoadData(&library, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    OK(their_cuLibraryGetKernel(&kernel, library, "fill"));
+    OK(their_cuMemAlloc(&p, 64));
+    unsigned value = 31, n = 16, got = 0;
+    void *params[] = {&p, &value, &n};
+    OK(their_cuLaunchKernel((CUfunction)kernel, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+    OK(their_cuMemcpyDtoH(&got, p + 60, 4));
+    cr_assert_eq(got, 31);
 }

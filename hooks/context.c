@@ -61,6 +61,19 @@ HR_HOOK(cuCtxDetach)(CUcontext ctx)
     return hr_drv.cuCtxDetach(ctx); /* drops a use; the last one is dropped by destroy */
 }
 
+/* Its streams end; memory that was allocated under it does not. */
+HR_HOOK(cuGreenCtxDestroy)(CUgreenCtx hCtx)
+{
+    HR_PASS(cuGreenCtxDestroy, hCtx);
+    HR_INSIDE();
+    CUcontext context = NULL;
+    bool known = hr_drv.cuCtxFromGreenCtx(&context, hCtx) == CUDA_SUCCESS;
+    CUresult r = hr_drv.cuGreenCtxDestroy(hCtx);
+    if (r == CUDA_SUCCESS && known)
+        hr_context_forget(context);
+    return r;
+}
+
 HR_HOOK(cuDevicePrimaryCtxReset_v2)(CUdevice dev)
 {
     HR_PASS(cuDevicePrimaryCtxReset_v2, dev);

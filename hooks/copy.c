@@ -14,6 +14,7 @@
 
 CUresult hr_copy_begin(struct hr_thread *t, const struct hr_range *ranges, unsigned count)
 {
+    hr_context_current(); /* registers it: what a context does counts, also where it owns nothing */
     for (unsigned attempt = 0; attempt < 1000; attempt++) {
         for (unsigned i = 0; i < count; i++) {
             CUresult r = hr_space_owns(ranges[i].address) ? hr_access_back_range(t, ranges[i].address, ranges[i].bytes)

@@ -25,6 +25,18 @@ HR_HOOK(cuStreamCreateWithPriority)(CUstream *phStream, unsigned int flags, int 
     return r;
 }
 
+/* Such a stream belongs to the context that stands for the green one, whatever is current. */
+HR_HOOK(cuGreenCtxStreamCreate)(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority)
+{
+    HR_PASS(cuGreenCtxStreamCreate, phStream, greenCtx, flags, priority);
+    HR_INSIDE();
+    CUcontext context = NULL;
+    CUresult r = hr_drv.cuGreenCtxStreamCreate(phStream, greenCtx, flags, priority);
+    if (r == CUDA_SUCCESS && hr_drv.cuCtxFromGreenCtx(&context, greenCtx) == CUDA_SUCCESS)
+        hr_stream_created_in(*phStream, context);
+    return r;
+}
+
 HR_HOOK(cuStreamDestroy_v2)(CUstream hStream)
 {
     HR_PASS(cuStreamDestroy_v2, hStream);

@@ -241,6 +241,16 @@ struct hr_context *hr_stream_context(CUstream stream)
     return context;
 }
 
+void hr_stream_created_in(CUstream stream, CUcontext context)
+{
+    bool pushed = hr_drv.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+    if (pushed)
+        hr_stream_created(stream);
+    else
+        hr_log(HR_LOG_ERROR, "a stream cannot be tracked: its context cannot be made current");
+    hr_context_leave(pushed);
+}
+
 void hr_stream_destroyed(CUstream stream, struct hr_context *context, CUresult r)
 {
     if (r != CUDA_SUCCESS && context)

@@ -39,7 +39,9 @@ void hr_context_forget(CUcontext handle);
 /* The primary context of a GPU that is registered, or NULL. */
 CUcontext hr_context_primary(unsigned gpu);
 
+/* A new stream of the current context, or of another one: from now on its work counts. Locks: the fence lock. */
 void hr_stream_created(CUstream stream);
+void hr_stream_created_in(CUstream stream, CUcontext context);
 /* Before the real destroy: what is still running on it stays known until it is done. */
 struct hr_context *hr_stream_destroying(CUstream stream);
 /* After the real call, with what hr_stream_destroying returned (NULL = unknown): a stream that could not be destroyed is

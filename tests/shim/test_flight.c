@@ -1,6 +1,8 @@
 /* Work in flight: nothing is taken away under it, and nothing waits for it without end. */
 #include "core_test.h"
 
+#include "residency/context.h"
+
 /* Buffers that together exceed VRAM, kernels of many lengths on several streams, and a mover that never stops. */
 static _Atomic(bool) stop;
 static CUdeviceptr buffer[12];
@@ -170,6 +172,78 @@ Test(flight, work_that_cannot_be_fenced_is_waited_for, .timeout = 120)
     hr_drv.cuEventRecord_ptsz = refuse_fence;
     OK(slow_affine(p, 3, 1, 1024, 400, CU_STREAM_PER_THREAD));
     OK(hr_drv.cuStreamQuery(CU_STREAM_PER_THREAD));
+}
+
+/* --- work where headroom might not look ----------------------------------------------------------------------------- */
+
+static void CUDA_CB wait_for_word(void *word)
+{
+    while (!atomic_load((_Atomic(int) *)word))
+        sched_yield();
+}
+
+/* A context that never allocated or loaded anything copies. Shown failing without registering it at the copy. */
+Test(flight, a_context_that_only_copies_keeps_the_device_busy, .timeout = 120)
+{
+    CUcontext owner = machine("h200,vram=64M,host=512M", ""), other;
+    CUdeviceptr p, q;
+    static _Atomic(int) go;
+    OK(cuMemAlloc_v2(&p, 4 * MIB));
+    OK(cuMemAlloc_v2(&q, 4 * MIB));
+    OK(cuMemsetD8_v2(p, 1, 4 * MIB));
+    OK(cuMemsetD8_v2(q, 1, 4 * MIB));
+    OK(cuCtxSynchronize());
+    OK(cuDevicePrimaryCtxRetain(&other, 0));
+    OK(cuCtxSetCurrent(other));
+    OK(hr_drv.cuLaunchHostFunc(CU_STREAM_LEGACY, wait_for_word, &go));
+    OK(cuMemcpyDtoDAsync_v2(q, p, 4 * MIB, CU_STREAM_LEGACY));
+    CHECK(!hr_quiet_now(HR_ALL_GPUS), "the device was taken for idle");
+    atomic_store(&go, 1);
+    OK(cuCtxSynchronize());
+    CHECK(hr_quiet_now(HR_ALL_GPUS));
+    OK(cuCtxSetCurrent(owner));
+}
+
+/* simgpu has no green contexts: their functions are stood in for by a second context and its streams. */
+static CUcontext green;
+static CUresult green_stream(CUstream *stream, CUgreenCtx handle, unsigned flags, int priority)
+{
+    (void)handle, (void)priority;
+    OK(hr_drv.cuCtxPushCurrent_v2(green));
+    CUresult r = hr_drv.cuStreamCreate(stream, flags);
+    OK(hr_drv.cuCtxPopCurrent_v2(&(CUcontext){NULL}));
+    return r;
+}
+static CUresult green_context(CUcontext *context_out, CUgreenCtx handle)
+{
+    (void)handle;
+    *context_out = green;
+    return CUDA_SUCCESS;
+}
+static CUresult green_destroy(CUgreenCtx handle)
+{
+    (void)handle;
+    return hr_drv.cuCtxDestroy_v2(green);
+}
+
+Test(flight, streams_of_green_contexts_keep_the_device_busy_until_they_end, .timeout = 120)
+{
+    CUcontext owner = machine("h200,vram=64M,host=512M", "");
+    CUstream stream;
+    static _Atomic(int) go;
+    hr_drv.cuGreenCtxStreamCreate = green_stream;
+    hr_drv.cuCtxFromGreenCtx = green_context;
+    hr_drv.cuGreenCtxDestroy = green_destroy;
+    OK(hr_drv.cuCtxCreate_v2(&green, 0, 0)); /* behind headroom's back */
+    OK(hr_drv.cuCtxSetCurrent(owner));
+    OK(cuGreenCtxStreamCreate(&stream, NULL, CU_STREAM_NON_BLOCKING, 0));
+    OK(hr_drv.cuLaunchHostFunc(stream, wait_for_word, &go));
+    CHECK(!hr_quiet_now(HR_ALL_GPUS));
+    atomic_store(&go, 1);
+    OK(hr_drv.cuStreamSynchronize(stream));
+    CHECK(hr_quiet_now(HR_ALL_GPUS));
+    OK(cuGreenCtxDestroy(NULL));
+    CHECK(hr_quiet_now(HR_ALL_GPUS));
 }
 
 /* --- a host function that waits for a thread inside a launch ------------------------------------------------------ */

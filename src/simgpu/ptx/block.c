@@ -165,8 +165,11 @@ static uint32_t counted(const struct ptx_block *b, uint32_t id, uint32_t arrived
     for (uint32_t i = 0; i < b->warp_count; i++) {
         const struct ptx_warp *w = &b->warps[i];
         uint32_t here = 0;
-        for (uint32_t left = w->waiting; left; left &= left - 1)
-            here += w->bar_id[__builtin_ctz(left)] == id;
+        if (w->bar_shared)
+            here = w->bar_shared == id + 1 ? w->waiting : 0;
+        else
+            for (uint32_t left = w->waiting; left; left &= left - 1)
+                here += w->bar_id[__builtin_ctz(left)] == id;
         if (here)
             threads += PTX_LANES - (uint32_t)__builtin_popcount(w->live);
     }
@@ -180,8 +183,8 @@ static void release(struct ptx_run *r, uint32_t id)
     for (uint32_t i = 0; i < b->warp_count; i++) {
         struct ptx_warp *w = &b->warps[i];
         uint32_t lanes = 0;
-        if (w->bar_shared == id + 1) { /* all that wait, wait for this one, and for no result */
-            w->waiting = 0;
+        if (w->bar_shared) { /* all that wait, wait for this one, and for no result */
+            w->waiting = w->bar_shared == id + 1 ? 0 : w->waiting;
             continue;
         }
         for (unsigned lane = 0; lane < PTX_LANES; lane++)
@@ -219,6 +222,26 @@ void ptx_run_exit(struct ptx_run *r, struct ptx_warp *w, uint32_t lanes)
     ptx_run_cluster_check(r->block);
 }
 
+/* Notes that lanes wait: mostly all of a warp for one barrier, which one field tells; else each lane has its own. */
+static void note_waiting(struct ptx_warp *w, const struct ptx_insn *in, uint32_t id, uint32_t result, uint32_t lanes)
+{
+    bool together = in->aux == PTX_BAR_SYNC && (!w->waiting || w->bar_shared == id + 1);
+    if (!together && w->waiting && w->bar_shared) {
+        for (uint32_t left = w->waiting; left; left &= left - 1) {
+            w->bar_id[__builtin_ctz(left)] = (uint8_t)(w->bar_shared - 1);
+            w->bar_kind[__builtin_ctz(left)] = PTX_BAR_SYNC;
+        }
+    }
+    w->bar_shared = together ? id + 1 : 0;
+    w->waiting |= lanes;
+    for (uint32_t left = together ? 0 : lanes; left; left &= left - 1) {
+        unsigned lane = (unsigned)__builtin_ctz(left);
+        w->bar_id[lane] = (uint8_t)id;
+        w->bar_kind[lane] = (uint8_t)in->aux;
+        w->bar_result[lane] = result;
+    }
+}
+
 bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *in, const uint8_t *frame,
                      uint32_t fp, uint32_t lanes, uint32_t pc)
 {
@@ -244,16 +267,8 @@ bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_ins
         bar->true_count += (uint32_t)__builtin_popcount(truth & lanes);
         bar->reduces = true;
     }
-    if (in->aux != PTX_BAR_ARRIVE) {
-        w->bar_shared = in->aux == PTX_BAR_SYNC && (!w->waiting || w->bar_shared == id + 1) ? id + 1 : 0;
-        w->waiting |= lanes;
-        for (unsigned lane = 0; lane < PTX_LANES; lane++) {
-            bool here = lanes >> lane & 1;
-            w->bar_id[lane] = here ? (uint8_t)id : w->bar_id[lane];
-            w->bar_kind[lane] = here ? (uint8_t)in->aux : w->bar_kind[lane];
-            w->bar_result[lane] = here ? in->o[0] + fp : w->bar_result[lane];
-        }
-    }
+    if (in->aux != PTX_BAR_ARRIVE)
+        note_waiting(w, in, id, in->o[0] + fp, lanes);
     check(r, id);
     return true;
 }
@@ -322,6 +337,11 @@ bool ptx_run_wide_vectors(void)
 
 ptx_interp_fn *ptx_interp_best(void)
 {
+#ifdef PTX_HAVE_AVX512
+    if (!atomic_load(&baseline_only) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2"))
+        return ptx_interp_avx512;
+#endif
 #ifdef PTX_HAVE_AVX2
     if (ptx_run_wide_vectors())
         return ptx_interp_avx2;

@@ -23,6 +23,7 @@ struct lifetime {
     bool used, is_local;  /* local: one block, and written there before it is read */
     uint8_t log2;
     uint32_t place;
+    uint32_t mentions;
 };
 
 struct span {
@@ -72,9 +73,10 @@ static void mention(struct compact *c, uint32_t o, uint32_t pc, uint32_t block, 
     struct lifetime *life = &c->lives[index_of(o)];
     if (!life->used) {
         *life =
-            (struct lifetime){pc, pc, NO_PLACE, block, true, defines, (uint8_t)(o >> PTX_VIRTUAL_LOG2 & 3), NO_PLACE};
+            (struct lifetime){pc, pc, NO_PLACE, block, true, defines, (uint8_t)(o >> PTX_VIRTUAL_LOG2 & 3), NO_PLACE, 1};
         return;
     }
+    life->mentions++;
     life->last = pc > life->last ? pc : life->last;
     if (life->block != block)
         life->is_local = false;
@@ -235,6 +237,15 @@ static uint64_t place_all(struct compact *c, uint32_t *peak_out)
     return bytes;
 }
 
+/* The instruction's result is read by one other, in its own basic block, and never again. */
+static bool is_read_once(const struct compact *c, const struct ptx_insn *in)
+{
+    if (!is_register(in->o[0]) || !is_result(in, 0))
+        return false;
+    const struct lifetime *life = &c->lives[index_of(in->o[0])];
+    return life->is_local && life->mentions == 2 && life->last > life->first;
+}
+
 static uint32_t placed(const struct compact *c, uint32_t o, uint32_t base)
 {
     return is_register(o) ? base + c->lives[index_of(o)].place : o;
@@ -244,6 +255,7 @@ static void rewrite(struct compact *c, struct ptx_function *f, const struct ptx_
 {
     for (uint32_t pc = 0; pc < c->count; pc++) {
         struct ptx_insn *in = &c->code[pc];
+        in->once = is_read_once(c, in);
         for (unsigned k = 0; k < 6; k++)
             in->o[k] = placed(c, in->o[k], base);
         for (unsigned k = 0; is_wide(in) && k < m->wides[in->imm].count; k++)

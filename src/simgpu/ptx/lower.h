@@ -69,6 +69,8 @@ void ptx_note_shared(struct ptx_parser *p, uint32_t variable);
 void ptx_lower_compact(struct ptx_parser *p, uint32_t begin, uint32_t end);
 /* Then: marks loads and stores that can share work. */
 void ptx_lower_reuse(struct ptx_parser *p, uint32_t begin, uint32_t end);
+/* Called by it at the end: marks what can run in one go. entered[i] tells that instruction i is a branch's target. */
+void ptx_lower_fuse(struct ptx_insn *code, uint32_t count, const uint8_t *entered);
 
 static inline struct ptx_operand *ptx_operand_at(struct ptx_parser *p, unsigned i)
 {

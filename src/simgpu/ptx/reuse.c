@@ -76,4 +76,5 @@ void ptx_lower_reuse(struct ptx_parser *p, uint32_t begin, uint32_t end)
         if (ends_stretch(in))
             memset(slots, 0, sizeof(slots));
     }
+    ptx_lower_fuse(code + begin, end - begin, entered);
 }

@@ -20,7 +20,7 @@ struct ptx_warp {
     uint32_t tid[3][PTX_LANES];
     uint8_t *registers;             /* frames, stack_bytes */
     uint8_t *local;                 /* 32 times local_bytes */
-    uint32_t bar_result[PTX_LANES]; /* offset in registers; 0 = none */
+    uint32_t bar_result[PTX_LANES]; /* offset in registers; this and the next two only where bar_shared is 0 */
     uint8_t bar_kind[PTX_LANES], bar_id[PTX_LANES];
     uint32_t cluster_odd;    /* lanes that last arrived at the cluster's barrier in an odd phase */
     struct ptx_async *async; /* copies that have not been waited for, see async.c; NULL = none so far */
@@ -80,7 +80,7 @@ struct ptx_run {
 enum ptx_stop { PTX_STOP_BUDGET, PTX_STOP_BLOCKED, PTX_STOP_FAULT };
 
 typedef enum ptx_stop ptx_interp_fn(struct ptx_run *r, struct ptx_warp *w, uint64_t budget);
-ptx_interp_fn ptx_interp_base, ptx_interp_avx2;
+ptx_interp_fn ptx_interp_base, ptx_interp_avx2, ptx_interp_avx512;
 ptx_interp_fn *ptx_interp_best(void); /* for this machine */
 
 /* Fills r->fault for a lane of a warp; always returns false. */

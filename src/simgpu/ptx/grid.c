@@ -24,7 +24,9 @@ struct ptx_grid {
     uint8_t *params;
     struct ptx_block_shape shape;
     ptx_interp_fn *interp;
-    uint64_t total, next, finished;
+    uint64_t total, finished;
+    _Atomic(uint64_t) next;  /* also taken without the lock, see run_blocks */
+    atomic_bool others_wait; /* ready_count > 0; read without the lock */
     uint64_t id;
     atomic_bool stop;
     unsigned running; /* threads inside a slice */
@@ -111,16 +113,44 @@ static bool push(struct ptx_block ***list, uint32_t *count, uint32_t *capacity, 
     return true;
 }
 
-static struct ptx_block *start_locked(struct ptx_grid *g)
+static void start_block(const struct ptx_grid *g, struct ptx_block *b, uint64_t linear)
 {
-    struct ptx_block *b = g->spare_count ? g->spare[--g->spare_count] : ptx_block_create(&g->shape);
-    if (!b)
-        return NULL;
-    uint64_t linear = g->next++;
     uint32_t ctaid[3] = {(uint32_t)(linear % g->args.grid[0]), (uint32_t)(linear / g->args.grid[0] % g->args.grid[1]),
                          (uint32_t)(linear / g->args.grid[0] / g->args.grid[1])};
     ptx_block_start(b, linear, ctaid, g->args.function->entry_pc, g->shape.shared_bytes);
+}
+
+/* The next block that nobody has started, if there is one. Needs no lock. */
+static bool take_next(struct ptx_grid *g, uint64_t *linear_out)
+{
+    uint64_t next = atomic_load_explicit(&g->next, memory_order_relaxed);
+    do {
+        if (next >= g->total)
+            return false;
+    } while (
+        !atomic_compare_exchange_weak_explicit(&g->next, &next, next + 1, memory_order_relaxed, memory_order_relaxed));
+    *linear_out = next;
+    return true;
+}
+
+static void spare_block_locked(struct ptx_grid *g, struct ptx_block *b)
+{
+    if (!push(&g->spare, &g->spare_count, &g->spare_capacity, b))
+        ptx_block_destroy(b);
+}
+
+static struct ptx_block *start_locked(struct ptx_grid *g)
+{
+    struct ptx_block *b = g->spare_count ? g->spare[--g->spare_count] : ptx_block_create(&g->shape);
+    uint64_t linear;
+    if (!b)
+        return NULL;
+    if (!take_next(g, &linear)) { /* another thread was faster */
+        spare_block_locked(g, b);
+        return NULL;
+    }
     g->alive++;
+    start_block(g, b, linear);
     return b;
 }
 
@@ -143,6 +173,7 @@ static struct ptx_block *choose_locked(struct ptx_grid *g)
     }
     struct ptx_block *b = g->ready[pick];
     g->ready[pick] = g->ready[--g->ready_count];
+    atomic_store_explicit(&g->others_wait, g->ready_count > 0, memory_order_relaxed);
     return b;
 }
 
@@ -194,15 +225,21 @@ static void init_run(struct ptx_run *r, const struct ptx_grid *g)
     r->fifo = g->args.fifo;
 }
 
-static void finish_slice_locked(struct ptx_grid *g, struct ptx_run *r, enum ptx_slice how)
+static void finish_slice_locked(struct ptx_grid *g, struct ptx_run *r, uint64_t ended, enum ptx_slice how)
 {
     struct ptx_block *b = r->block;
+    if (ended) {
+        g->watch = 0;
+        g->finished += ended;
+        g->slices_since_end = 0;
+    }
     g->slices_since_end++;
     if (how == PTX_SLICE_FAULT)
         note_fault_locked(g, r);
     if (how == PTX_SLICE_SPENT && g->watch)
         g->came_back += ptx_block_came_back(b, &g->shape, g->watch);
     if (how == PTX_SLICE_SPENT && push(&g->ready, &g->ready_count, &g->ready_capacity, b)) {
+        atomic_store_explicit(&g->others_wait, true, memory_order_relaxed);
         if (g->slices_since_end >= (uint64_t)PATIENT_ROUNDS * g->alive &&
             g->alive_limit < g->args.max_resident_blocks) {
             g->alive_limit = g->alive_limit > UINT32_MAX / 2 ? UINT32_MAX : g->alive_limit * 2;
@@ -220,8 +257,7 @@ static void finish_slice_locked(struct ptx_grid *g, struct ptx_run *r, enum ptx_
         g->finished++;
         g->slices_since_end = 0;
     }
-    if (!push(&g->spare, &g->spare_count, &g->spare_capacity, b))
-        ptx_block_destroy(b);
+    spare_block_locked(g, b);
 }
 
 static bool is_done_locked(const struct ptx_grid *g)
@@ -262,6 +298,26 @@ static void leave_float_mode(uint32_t before)
 #endif
 }
 
+/*
+ * Runs r->block, then in its place the next ones, as long as each comes to its end within the budget and no other waits for a
+ * turn: many small blocks then cost no lock each. Counts those that ended but the last.
+ */
+static enum ptx_slice run_blocks(struct ptx_grid *g, struct ptx_run *r, uint64_t budget, uint64_t *ended_out)
+{
+    const uint64_t most = g->args.cooperative ? COOPERATIVE_SLICE : SLICE;
+    for (uint64_t linear;;) {
+        uint64_t used = r->counters.warp_instructions + *ended_out;
+        uint64_t slice = budget - used < most ? budget - used : most;
+        enum ptx_slice how = ptx_block_run(r, g->interp, slice, &g->stop);
+        if (how != PTX_SLICE_DONE || r->counters.warp_instructions + *ended_out + 1 >= budget ||
+            atomic_load_explicit(&g->stop, memory_order_relaxed) ||
+            atomic_load_explicit(&g->others_wait, memory_order_relaxed) || !take_next(g, &linear))
+            return how;
+        start_block(g, r->block, linear);
+        ++*ended_out;
+    }
+}
+
 /* Runs slices until the budget is used up or nothing is there to run. The lock is held at entry and exit. */
 static enum ptx_progress run_locked(struct ptx_grid *g, uint64_t budget)
 {
@@ -283,14 +339,13 @@ static enum ptx_progress run_locked(struct ptx_grid *g, uint64_t budget)
         g->running++;
         pthread_mutex_unlock(&g->lock);
         memset(&r.counters, 0, sizeof(r.counters));
-        uint64_t most = g->args.cooperative ? COOPERATIVE_SLICE : SLICE;
-        uint64_t slice = budget - used < most ? budget - used : most;
-        enum ptx_slice how = ptx_block_run(&r, g->interp, slice, &g->stop);
-        used += r.counters.warp_instructions + 1;
+        uint64_t ended = 0;
+        enum ptx_slice how = run_blocks(g, &r, budget - used, &ended);
+        used += r.counters.warp_instructions + ended + 1;
         pthread_mutex_lock(&g->lock);
         g->running--;
         add_counters(&g->counters, &r.counters);
-        finish_slice_locked(g, &r, how);
+        finish_slice_locked(g, &r, ended, how);
     }
     if (is_done_locked(g))
         return PTX_DONE;

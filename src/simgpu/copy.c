@@ -152,7 +152,7 @@ CUresult sg_copy_check(const struct sg_stream *s, const struct sg_end *dst, cons
 CUresult sg_copy_submit(struct sg_stream *s, const struct sg_end *dst, const struct sg_end *src,
                         const struct sg_extent *extent, enum sg_how how)
 {
-    struct sg_operand to, from;
+    struct sg_operand to = {.device = SG_ON_HOST}, from = to;
     if (!extent->width_bytes || !extent->height || !extent->depth)
         return CUDA_SUCCESS;
     CUresult r = sg_copy_check(s, dst, src, extent, &to, &from);

@@ -155,3 +155,16 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam *affinity, CUexecAffinityType 
     affinity->param.smCount.val = (unsigned)sg.config.model->sm_count; /* no context has less */
     return sg_leave(CUDA_SUCCESS);
 }
+
+/* No other device writes into memory here, so nothing is ever on its way. */
+CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope)
+{
+    struct sg_context *c;
+    CUresult r = sg_enter_context("cuFlushGPUDirectRDMAWrites", &c);
+    if (r)
+        return r;
+    if (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX ||
+        (scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER && scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES))
+        return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    return sg_leave(sg.config.model->rdma ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED);
+}

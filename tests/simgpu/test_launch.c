@@ -393,4 +393,8 @@ Test(launch, settings_of_a_context_that_are_hints_are_told)
     OK(cuCtxGetExecAffinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
     cr_assert_eq(affinity.param.smCount.val, 108);
     GIVES(CUDA_ERROR_INVALID_VALUE, cuCtxGetExecAffinity(&affinity, CU_EXEC_AFFINITY_TYPE_MAX));
+    OK(cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                  CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                                               (CUflushGPUDirectRDMAWritesScope)7));
 }

@@ -143,6 +143,10 @@ CUresult sg_launch(const char *api, const struct sg_launch *l, bool per_thread)
     if (r)
         return r;
     uint64_t stream = s->object.id;
+    sg_print_flush(); /* what kernels launched before have printed; may release the lock */
+    s = sg_object_find(stream, SG_STREAM);
+    if (!s)
+        return sg_leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
     struct sg_function *f;
     struct sg_event *e;
     r = sg_function_in(l->function, s->context, &f);
@@ -165,7 +169,6 @@ CUresult sg_launch(const char *api, const struct sg_launch *l, bool per_thread)
         if (l->after[i] && s && !find_event(l->after[i], s->context, &e))
             r = sg_event_record(e, s);
     }
-    sg_print_flush(); /* of kernels launched before */
     return sg_leave(r);
 }
 

@@ -1,9 +1,9 @@
 /*
  * Matrix fragments: which element of a matrix each lane's registers hold.
  *
- * For mma the ISA documents it; wmma fragments are opaque, here a lane holds consecutive elements. The arithmetic: products
- * of halves, bfloat16 and tf32 are exact in binary32; an element of D is C's, to which the products are added in the order of
- * k, each sum rounded to nearest in binary32 and, for .f16 results, once more at the end; NaN results are canonical. For f64
+ * For mma the ISA documents it; wmma fragments are opaque, here a lane holds consecutive elements. The arithmetic: an
+ * element of D is C's, to which the exact products of halves, bfloat16 or tf32 are added in the order of k, each sum
+ * rounded to nearest in binary32 and, for .f16 results, once more at the end; NaN results are canonical. For f64
  * each step is a fused multiply-add. Integers are exact before they wrap or saturate.
  */
 #ifndef SG_PTX_MMA_H

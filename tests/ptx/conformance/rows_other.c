@@ -41,7 +41,7 @@ const struct conform_row rows_other[] = {
     {"createpolicy<.fractional|.range|.cvt>.b64", MEMORY},
     {"membar<.cta|.gl|.sys>", MEMORY},
     {"fence<|.sc|.acq_rel|.acquire|.release><.cta|.cluster|.gpu|.sys>", MEMORY},
-    {"fence.proxy<.alias|.async>", MEMORY},
+    {"fence.proxy<.alias|.async|.async.global|.async.shared::cta>", MEMORY},
     {"bra<|.uni>", FLOW},
     {"brx.idx<|.uni>", FLOW},
     {"call<|.uni>", FLOW},
@@ -69,12 +69,7 @@ const struct conform_row rows_other[] = {
     {"mbarrier<.test_wait|.try_wait><|.parity><|.acquire|.relaxed><|.cta|.cluster><|.shared>.b64", MEMORY},
     {"mbarrier<.expect_tx|.complete_tx><|.relaxed><|.cta|.cluster><|.shared>.b64", MEMORY},
     {"mbarrier.pending_count.b64", MEMORY},
-    {"mma.sync.aligned<.m16n8k8|.m16n8k16>.row.col<.f16|.f32>.f16.f16<.f16|.f32>", MATRIX},
     {"mma.sync.aligned.m8n8k4<.row|.col><.row|.col><.f16|.f32>.f16.f16<.f16|.f32>", MATRIX},
-    {"mma.sync.aligned<.m16n8k8|.m16n8k16>.row.col.f32.bf16.bf16.f32", MATRIX},
-    {"mma.sync.aligned<.m16n8k4|.m16n8k8>.row.col.f32.tf32.tf32.f32", MATRIX},
-    {"mma.sync.aligned<.m8n8k16|.m16n8k16|.m16n8k32>.row.col<|.satfinite>.s32<.s8|.u8><.s8|.u8>.s32", MATRIX},
-    {"mma.sync.aligned<.m8n8k4|.m16n8k4|.m16n8k8|.m16n8k16>.row.col<|.rn>.f64.f64.f64.f64", MATRIX},
     {"wmma.load<.a|.b>.sync.aligned<.row|.col>" BLOCK "<|.global|.shared><.f16|.bf16|.s8|.u8>", MATRIX},
     {"wmma.load.c.sync.aligned<.row|.col>" BLOCK "<|.global|.shared><.f16|.f32|.s32>", MATRIX},
     {"wmma.store.d.sync.aligned<.row|.col>" BLOCK "<|.global|.shared><.f16|.f32|.s32>", MATRIX},
@@ -87,6 +82,5 @@ const struct conform_row rows_other[] = {
     {"wmma.mma.sync.aligned<.row|.col><.row|.col>.m8n8k4<|.rn>.f64.f64.f64.f64", MATRIX},
     {"ldmatrix.sync.aligned.m8n8<.x1|.x2|.x4><|.trans><|.shared>.b16", MATRIX},
     {"stmatrix.sync.aligned.m8n8<.x1|.x2|.x4><|.trans><|.shared>.b16", MATRIX},
-    {"movmatrix.sync.aligned.m8n8.trans.b16", MATRIX},
 };
 const size_t rows_other_count = sizeof(rows_other) / sizeof(rows_other[0]);

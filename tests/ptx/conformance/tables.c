@@ -1,9 +1,9 @@
 #include "ptx/conformance/conform.h"
 
 extern const struct conform_row rows_bits[], rows_compare[], rows_cvt[], rows_float[], rows_half[], rows_int[],
-    rows_memory[], rows_other[], rows_video[], rows_warp[];
+    rows_matrix[], rows_memory[], rows_other[], rows_video[], rows_warp[];
 extern const size_t rows_bits_count, rows_compare_count, rows_cvt_count, rows_float_count, rows_half_count,
-    rows_int_count, rows_memory_count, rows_other_count, rows_video_count, rows_warp_count;
+    rows_int_count, rows_matrix_count, rows_memory_count, rows_other_count, rows_video_count, rows_warp_count;
 
 #define TABLE(name, title)                                                                                             \
     {                                                                                                                  \
@@ -19,6 +19,7 @@ const struct conform_table conform_tables[] = {
     TABLE(video, "Video"),
     TABLE(memory, "Loads, stores and atomics"),
     TABLE(warp, "Warps"),
+    TABLE(matrix, "Matrix products"),
     TABLE(other, "Memory, control flow, matrices"),
     {0},
 };

@@ -26,6 +26,7 @@ TABLE(floats_in_every_rounding_and_approximations, "Floating point: f32 and f64"
 TABLE(halves_alone_and_in_pairs, "Floating point: f16 and bf16")
 TABLE(comparisons, "Comparisons")
 TABLE(conversions, "Conversions")
+TABLE(matrix_products, "Matrix products")
 TABLE(video_instructions, "Video")
 TABLE(loads_stores_atomics, "Loads, stores and atomics")
 TABLE(warps, "Warps")

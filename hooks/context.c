@@ -103,13 +103,11 @@ HR_HOOK(cuDevicePrimaryCtxRelease)(CUdevice dev)
     return hr_primary_released(&gone, dev, hr_drv.cuDevicePrimaryCtxRelease(dev));
 }
 
-/* A synchronisation of the job is a quiet moment for free, where it waits for everything that the process runs. */
+/* A synchronisation of the job is a quiet moment for free, where it waits for everything that a GPU runs. */
 static CUresult synchronized(CUcontext handle, uint64_t drain, CUresult r)
 {
-    if (r == CUDA_SUCCESS && hr_quarantine_any() && hr_context_is_only(handle)) {
-        hr_drain_done(drain);
+    if (r == CUDA_SUCCESS && hr_quarantine_any() && hr_context_rested(handle, drain))
         hr_quarantine_release(hr_thread_self());
-    }
     return r;
 }
 

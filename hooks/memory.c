@@ -18,8 +18,12 @@ static CUresult alloc_after_settling(struct hr_thread *t, unsigned gpu, CUcontex
 {
     hr_space_flush_thread(t);
     if (hr_quarantine_any())
-        hr_access_settle_patiently(t); /* the real cuMemFree would have waited, too */
+        hr_access_settle_patiently(t, gpu); /* the real cuMemFree would have waited, too */
     CUresult r = hr_space_alloc(t, gpu, ctx, bytes, p);
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && hr_space.gpu_count > 1 && hr_quarantine_any()) {
+        hr_access_settle(t); /* host memory is shared: other GPUs' freed memory may hold what is missing */
+        r = hr_space_alloc(t, gpu, ctx, bytes, p);
+    }
     if (r == CUDA_ERROR_OUT_OF_MEMORY) {
         char text[160];
         snprintf(text, sizeof text,

@@ -80,8 +80,9 @@ CUresult hr_access_back_all(struct hr_thread *t);
 
 /* Waits (bounded, adaptive) until the devices are at rest, and gives quarantined memory back. Whether rest was reached. */
 bool hr_access_settle(struct hr_thread *t);
-/* The same with the full patience, whatever came of earlier waits: before an allocation is refused. */
-bool hr_access_settle_patiently(struct hr_thread *t);
+/* For those GPUs that may touch this one's window, with the full patience, whatever came of earlier waits: before an
+ * allocation is refused. */
+bool hr_access_settle_patiently(struct hr_thread *t, unsigned gpu);
 /* Moves up to `bytes` of a GPU's VRAM out and returns the chunks to the driver: for calls that need VRAM of their own. */
 size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes);
 

@@ -46,7 +46,7 @@ static struct hr_mutex fence_lock = HR_MUTEX_INIT(HR_RANK_FENCE, "contexts and s
 static struct context_entry *contexts;     /* guarded by fence_lock */
 static struct stream_entry *all_streams;   /* guarded by fence_lock */
 static struct thread_fence *thread_fences; /* guarded by fence_lock: of all threads */
-static _Atomic(uint64_t) drains_begun, drains_done;
+static _Atomic(uint64_t) drains_begun, drains_done[HR_MAX_GPUS];
 static _Atomic(uint32_t) registry_generation; /* changes whenever an entry goes */
 static _Thread_local struct {
     CUcontext handle;
@@ -145,14 +145,6 @@ void hr_context_leave(bool pushed)
     CUcontext ignored;
     if (pushed)
         hr_drv.cuCtxPopCurrent_v2(&ignored);
-}
-
-bool hr_context_is_only(CUcontext handle)
-{
-    hr_mutex_lock(&fence_lock);
-    bool only = contexts && contexts->public.handle == handle && HASH_COUNT(contexts) == 1;
-    hr_mutex_unlock(&fence_lock);
-    return only;
 }
 
 static void drop_streams_locked(struct context_entry *context)
@@ -432,25 +424,40 @@ static bool context_busy_locked(struct context_entry *c, uint64_t number)
     return any;
 }
 
-/*
- * A drain is over once each stream was at rest at some moment after it began; not all at the same moment: what was submitted
- * before the drain is done then. (A move needs the same moment, see hr_quiet_now.)
- */
-static void note_drains_locked(void)
+/* Drains of a GPU up to this number are over; whether that is news. */
+static bool drain_done(unsigned gpu, uint64_t number)
 {
-    uint64_t least = UINT64_MAX;
+    uint64_t done = atomic_load(&drains_done[gpu]);
+    while (done < number)
+        if (atomic_compare_exchange_weak(&drains_done[gpu], &done, number))
+            return true;
+    return false;
+}
+
+/*
+ * A drain of a GPU is over once each of its streams was at rest at some moment after it began; not all at the same moment:
+ * what was submitted before the drain is done then. (A move needs the same moment, see hr_quiet_now.)
+ */
+static bool note_drains_locked(void)
+{
+    uint64_t least[HR_MAX_GPUS], begun = atomic_load(&drains_begun);
+    for (unsigned g = 0; g < HR_MAX_GPUS; g++)
+        least[g] = begun; /* where there is no context nothing runs */
     for (struct context_entry *c = contexts; c; c = c->hh.next) {
-        least = c->legacy_idle < least ? c->legacy_idle : least;
+        uint64_t *of_gpu = &least[c->public.gpu];
+        *of_gpu = c->legacy_idle < *of_gpu ? c->legacy_idle : *of_gpu;
         for (struct stream_entry *s = c->streams; s; s = s->next)
-            least = s->idle < least ? s->idle : least;
+            *of_gpu = s->idle < *of_gpu ? s->idle : *of_gpu;
         for (struct orphan *o = c->orphans; o; o = o->next)
-            least = o->idle < least ? o->idle : least;
+            *of_gpu = o->idle < *of_gpu ? o->idle : *of_gpu;
     }
     for (struct thread_fence *f = thread_fences; f; f = f->next)
-        if (f->context && f->idle < least)
-            least = f->idle;
-    if (least != UINT64_MAX)
-        hr_drain_done(least);
+        if (f->context && f->idle < least[f->context->public.gpu])
+            least[f->context->public.gpu] = f->idle;
+    bool news = false;
+    for (unsigned g = 0; g < hr_gpu_count(); g++)
+        news = drain_done(g, least[g]) || news;
+    return news;
 }
 
 bool hr_quiet_now(uint64_t gpu_mask)
@@ -486,10 +493,22 @@ bool hr_stream_rested(struct hr_thread *t, CUstream stream, bool per_thread, uin
         if (s && s->idle < number)
             s->idle = number;
     }
-    uint64_t done = atomic_load(&drains_done);
-    note_drains_locked();
+    bool news = note_drains_locked();
     hr_mutex_unlock(&fence_lock);
-    return atomic_load(&drains_done) > done;
+    return news;
+}
+
+bool hr_context_rested(CUcontext handle, uint64_t number)
+{
+    struct context_entry *c = NULL;
+    bool only = true;
+    hr_mutex_lock(&fence_lock);
+    HASH_FIND_PTR(contexts, &handle, c);
+    for (struct context_entry *other = contexts; c && other; other = other->hh.next)
+        only = only && (other == c || other->public.gpu != c->public.gpu);
+    unsigned gpu = c ? c->public.gpu : 0;
+    hr_mutex_unlock(&fence_lock);
+    return c && only && drain_done(gpu, number);
 }
 
 bool hr_quiet_wait(uint64_t gpu_mask, uint64_t deadline_ns)
@@ -503,8 +522,9 @@ bool hr_quiet_wait(uint64_t gpu_mask, uint64_t deadline_ns)
         nanosleep(&(struct timespec){0, pause_ns}, NULL);
         pause_ns = pause_ns < 50000 ? pause_ns * 2 : 100000;
     }
-    if (gpu_mask == HR_ALL_GPUS)
-        hr_drain_done(number);
+    for (unsigned g = 0; g < hr_gpu_count(); g++)
+        if (gpu_mask >> g & 1)
+            drain_done(g, number);
     return true;
 }
 
@@ -513,19 +533,15 @@ uint64_t hr_drain_stamp(void)
     return atomic_load(&drains_begun);
 }
 
-bool hr_drain_covers(uint64_t stamp)
+bool hr_drain_covers(uint64_t stamp, uint64_t gpu_mask)
 {
-    return atomic_load(&drains_done) > stamp;
+    for (unsigned g = 0; g < hr_gpu_count(); g++)
+        if (gpu_mask >> g & 1 && atomic_load(&drains_done[g]) <= stamp)
+            return false;
+    return true;
 }
 
 uint64_t hr_drain_begin(void)
 {
     return atomic_fetch_add(&drains_begun, 1) + 1;
-}
-
-void hr_drain_done(uint64_t number)
-{
-    uint64_t done = atomic_load(&drains_done);
-    while (done < number && !atomic_compare_exchange_weak(&drains_done, &done, number)) {
-    }
 }

@@ -56,23 +56,21 @@ void hr_fence_per_thread(struct hr_thread *t);
 /* Whether everything submitted so far to the GPUs in `gpu_mask` is done. Never waits. All GPUs are asked, so that drains
  * make progress. */
 bool hr_quiet_now(uint64_t gpu_mask);
-/* Waits for that until deadline_ns; false = it passed. Counts as a drain where gpu_mask is HR_ALL_GPUS. */
+/* Waits for that until deadline_ns; false = it passed. Counts as a drain of those GPUs. */
 #define HR_ALL_GPUS UINT64_MAX
 bool hr_quiet_wait(uint64_t gpu_mask, uint64_t deadline_ns);
 
 /*
  * Drains are numbered: a free that happens between two numbers may be carried out once a drain that began after it has
- * ended. hr_drain_stamp() at the free; hr_drain_covers(stamp) later.
+ * ended on every GPU whose work could touch the memory. hr_drain_stamp() at the free; hr_drain_covers(stamp, those) later.
  */
 uint64_t hr_drain_stamp(void);
-bool hr_drain_covers(uint64_t stamp);
-/* A synchronisation point of the job that waits for the whole process's work is a drain, too. */
+bool hr_drain_covers(uint64_t stamp, uint64_t gpu_mask);
 uint64_t hr_drain_begin(void);
-void hr_drain_done(uint64_t number);
-/* The job has waited for a stream, or asked and found it at rest; the drain `number` (hr_drain_begin) had begun before that. Whether that ended
- * a drain. */
+/* The job has waited for a stream, or asked and found it at rest; the drain `number` (hr_drain_begin) had begun before that.
+ * Whether that ended a drain of some GPU. */
 bool hr_stream_rested(struct hr_thread *t, CUstream stream, bool per_thread, uint64_t number);
-/* Whether the process has just one context, so that synchronising it is a drain. */
-bool hr_context_is_only(CUcontext handle);
+/* The same after a wait for all that a context had under way: where it is its GPU's only one, that is a drain. */
+bool hr_context_rested(CUcontext handle, uint64_t number);
 
 #endif

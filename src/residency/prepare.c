@@ -51,8 +51,7 @@ static bool settle(struct hr_thread *t, uint64_t first, uint64_t gpu_mask, bool 
     hr_stat_add(t, HR_STAT_stall_drain_ns, end_ns - start_ns);
     if (patient && !quiet)
         atomic_store(&impatient_until_ns, end_ns + REST_FACTOR * (end_ns - start_ns));
-    if (quiet)
-        hr_quarantine_release(t);
+    hr_quarantine_release(t); /* some GPUs may have come to rest in any case */
     return quiet;
 }
 
@@ -67,9 +66,9 @@ bool hr_access_settle(struct hr_thread *t)
     return settle(t, HR_ALL_GPUS, HR_ALL_GPUS, patient_now());
 }
 
-bool hr_access_settle_patiently(struct hr_thread *t)
+bool hr_access_settle_patiently(struct hr_thread *t, unsigned gpu)
 {
-    return settle(t, HR_ALL_GPUS, HR_ALL_GPUS, true);
+    return settle(t, hr_peers_users(gpu), hr_peers_users(gpu), true);
 }
 
 /* --- moves out ---------------------------------------------------------------------------------------------------- */

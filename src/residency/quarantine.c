@@ -5,6 +5,7 @@
 #include "residency/context.h"
 #include "residency/hidden.h"
 #include "residency/move.h"
+#include "residency/peers.h"
 #include "space/space.h"
 
 #include <stdlib.h>
@@ -110,13 +111,38 @@ void hr_quarantine_release_one(struct hr_thread *t, CUdeviceptr address)
         hr_quarantine_add(t, address);
 }
 
-/* Moves covered entries of one list out; how many. */
+/* The GPUs whose work could touch what was freed there. */
+static uint64_t users_of(CUdeviceptr address)
+{
+    const struct hr_extent *e = atomic_load(&hr_space_chunk(address)->extent);
+    return hr_peers_users(e->gpu);
+}
+
+/*
+ * Moves covered entries of one list out; how many. Stamps grow along the list, so with one GPU the first that is not covered
+ * ends the search; with more, what waits for a busy GPU must not hold up the others' memory.
+ */
 static uint32_t take_covered(struct list *list, struct entry *out, uint32_t most)
 {
     uint32_t taken = 0;
     hr_mutex_lock(&list->lock);
-    while (taken < most && list->first < list->count && hr_drain_covers(list->entries[list->first].stamp))
-        out[taken++] = list->entries[list->first++];
+    uint32_t kept = list->first, at = list->first;
+    for (; at < list->count && taken < most; at++) {
+        struct entry *entry = &list->entries[at];
+        if (hr_drain_covers(entry->stamp, users_of(entry->address)))
+            out[taken++] = *entry;
+        else if (hr_space.gpu_count == 1)
+            break;
+        else
+            list->entries[kept++] = *entry;
+    }
+    if (kept > list->first) { /* what was kept moves up to the rest */
+        uint32_t count = kept - list->first;
+        memmove(list->entries + at - count, list->entries + list->first, count * sizeof *list->entries);
+        list->first = at - count;
+    } else {
+        list->first = at;
+    }
     if (list->first == list->count)
         list->first = list->count = 0;
     hr_mutex_unlock(&list->lock);

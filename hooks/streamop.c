@@ -76,6 +76,7 @@ static CUresult begin(struct hr_thread *t, const struct op *op)
     struct hr_working_set *set = malloc(sizeof *set);
     CUresult r = !set ? CUDA_ERROR_OUT_OF_MEMORY : all_allocated(op) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     bool ready = false;
+    hr_context_current(); /* registers it: what a context does counts, also where it owns nothing */
     for (unsigned attempt = 0; attempt < 100 && r == CUDA_SUCCESS && !ready; attempt++) {
         r = prepare(t, op, set);
         if (r != CUDA_SUCCESS)

@@ -4,9 +4,9 @@
  */
 #include "client.h"
 
-enum { BUFFERS = 4, ROUNDS = 2 };
+enum { BUFFERS = 4 };
 
-static uint32_t n;
+static uint32_t n, rounds;
 static CUdeviceptr buffer[2][BUFFERS], inbox[2];
 static CUstream stream[2];
 static CUevent done[2];
@@ -63,7 +63,7 @@ static void check(void)
         for (uint32_t i = 0; i < n; i++)
             words[i] = client_hash(i + k * n);
     }
-    for (uint32_t round = 0; round < ROUNDS; round++)
+    for (uint32_t round = 0; round < rounds; round++)
         for (int b = 0; b < BUFFERS; b++)
             for (int g = 0; g < 2; g++) {
                 uint32_t *y = host[g][b];
@@ -89,9 +89,10 @@ int main(int argc, char **argv)
 {
     client_start("peers", argc, argv, 2);
     n = (uint32_t)(client_bytes() / (BUFFERS + 1) / 4); /* the footprint of each GPU */
+    rounds = (uint32_t)client_option("rounds", 2);
     bool peer = peers_wanted();
     set_up(peer);
-    for (uint32_t round = 0; round < ROUNDS; round++)
+    for (uint32_t round = 0; round < rounds; round++)
         for (int b = 0; b < BUFFERS; b++)
             for (int g = 0; g < 2; g++)
                 mix(g, b, (b + 1) % BUFFERS, peer, round);

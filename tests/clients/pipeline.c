@@ -1,12 +1,12 @@
 /* A producer and a consumer on two streams, with a ring of buffers between them and events for full and empty. */
 #include "client.h"
 
-enum { RING = 8, ITEMS = 20 };
+enum { RING = 8 };
 
 int main(int argc, char **argv)
 {
     client_start("pipeline", argc, argv, 1);
-    uint32_t n = (uint32_t)(client_bytes() / RING / 4);
+    uint32_t n = (uint32_t)(client_bytes() / RING / 4), items = (uint32_t)client_option("items", 20);
     CUdeviceptr ring[RING], total = client_alloc(8);
     CUevent full[RING], empty[RING];
     CUstream producer, consumer;
@@ -19,7 +19,7 @@ int main(int argc, char **argv)
         OK(cuEventCreate(&full[i], CU_EVENT_DISABLE_TIMING));
         OK(cuEventCreate(&empty[i], CU_EVENT_DISABLE_TIMING));
     }
-    for (uint32_t item = 0; item < ITEMS; item++) {
+    for (uint32_t item = 0; item < items; item++) {
         uint32_t slot = item % RING, weight = item + 1;
         if (item >= RING)
             OK(cuStreamWaitEvent(producer, empty[slot], 0));
@@ -32,7 +32,7 @@ int main(int argc, char **argv)
     uint64_t found, expected = 0;
     OK(cuMemcpyDtoHAsync_v2(&found, total, sizeof found, consumer));
     OK(cuStreamSynchronize(consumer));
-    for (uint32_t item = 0; item < ITEMS; item++)
+    for (uint32_t item = 0; item < items; item++)
         for (uint32_t i = 0; i < n; i++)
             expected += (uint64_t)(item + 1) * client_hash(i ^ item * 0x9e3779b9u);
     if (found != expected)

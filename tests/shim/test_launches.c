@@ -90,7 +90,12 @@ static void other_launches(void)
     uint64_t stride = BYTES / 4 / N;
     uint32_t n = N, a = 3, seen[BYTES / 4];
     context = machine("h200,vram=16M,host=512M", "");
-    CUfunction f = kernel("stride_add");
+    CUfunction f = kernel("stride_add"), of_library;
+    CUlibrary library;
+    CUkernel handle;
+    OK(cuLibraryLoadData(&library, shim_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernel(&handle, library, "stride_add"));
+    OK(cuKernelGetFunction(&of_library, handle));
     for (int i = 0; i < 4; i++) {
         OK(cuMemAlloc_v2(&p[i], 2 * BYTES)); /* never touched but by the launches */
         void *params[] = {&p[i], &stride, &n, &a};
@@ -99,10 +104,12 @@ static void other_launches(void)
         OK(cuMemsetD32_v2(p[i], 0, BYTES / 4));
         OK(cuCtxSynchronize());
         hr_access_evict_range(hr_thread_self(), p[i], BYTES);
-        if (i % 2)
-            OK(cuLaunchKernelEx(&config, f, params, NULL));
-        else
-            OK(cuLaunchCooperativeKernel(f, 1, 1, 1, 64, 1, 1, 0, NULL, params));
+        switch (i) {
+        case 0: OK(cuLaunchKernelEx(&config, f, params, NULL)); break;
+        case 1: OK(cuLaunchCooperativeKernel(f, 1, 1, 1, 64, 1, 1, 0, NULL, params)); break;
+        case 2: OK(launch((CUfunction)handle, 1, 64, NULL, params)); break; /* the driver takes one for the other */
+        default: OK(launch(of_library, 1, 64, NULL, params)); break;
+        }
         OK(cuCtxSynchronize());
         CHECK(atomic_load(&hr_space_chunk(p[i])->state) == HR_CHUNK_RESIDENT, "it was not brought in");
         CHECK(atomic_load(&hr_space_extent(p[i])->not_accessible) == 0, "part of it was not mapped");
@@ -110,6 +117,7 @@ static void other_launches(void)
         for (size_t k = 0; k < N; k++)
             CHECK(seen[k * stride] == a);
     }
+    OK(cuLibraryUnload(library));
 }
 
 Test(launches, k5_extended_and_cooperative_launches_are_prepared_like_any, .timeout = 60)

@@ -4,6 +4,8 @@
  */
 #include "core_test.h"
 
+#include "residency/context.h"
+
 static unsigned calls, mapped;
 
 static void look(CUdeviceptr address)
@@ -76,4 +78,49 @@ Test(streamops, words_are_mapped_when_the_driver_is_called, .timeout = 60)
 {
     free(apart(with_mapped_host));
     free(apart(without));
+}
+
+/* --- with simgpu's own --------------------------------------------------------------------------------------------- */
+
+static void wait_and_write(const char *deny)
+{
+    enum { AT = 2 * MIB + 64 };
+    CUdeviceptr p;
+    CUstream waiter, writer;
+    uint32_t seen[2];
+    machine("h200,vram=32M,host=512M", deny);
+    OK(cuMemAlloc_v2(&p, 4 * MIB));
+    OK(cuMemsetD8_v2(p, 0, 4 * MIB));
+    OK(cuCtxSynchronize());
+    CHECK(hr_access_evict_range(hr_thread_self(), p, 4 * MIB) == 2);
+    OK(cuStreamCreate(&waiter, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&writer, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamWaitValue32_v2(waiter, p + AT, 5, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cuMemsetD32Async(p + AT + 4, 77, 1, waiter));
+    CHECK(!hr_quiet_now(HR_ALL_GPUS), "a pending operation does not hold its word in place");
+    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(waiter));
+    OK(cuStreamWriteValue32_v2(writer, p + AT, 6, 0));
+    OK(cuStreamSynchronize(waiter));
+    OK(cuStreamSynchronize(writer));
+    OK(cuMemcpyDtoH_v2(seen, p + AT, sizeof seen));
+    CHECK(seen[0] == 6 && seen[1] == 77, "%u %u", seen[0], seen[1]);
+}
+
+static void wait_with_mapped_host(void)
+{
+    wait_and_write("");
+}
+static void wait_without(void)
+{
+    wait_and_write("host_numa");
+}
+
+Test(streamops, a_wait_is_ended_by_a_write_wherever_the_word_lies, .timeout = 60)
+{
+    void (*const bodies[])(void) = {wait_with_mapped_host, wait_without};
+    for (int i = 0; i < 2; i++) {
+        char *report = apart(bodies[i]);
+        was_safe(report);
+        free(report);
+    }
 }

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Set-up shared by examples/quickstart.sh and tests/run.sh: what building and testing need, on Debian and Ubuntu.
 #
-#   tests/setup.sh [--no-install] [--build-only] [BUILD_DIR...]
+#   tests/setup.sh [--no-install] [--build-only] [--jobs] [BUILD_DIR...]
 #
 # Installs what is missing through apt (as root or through sudo) and says what. --no-install only checks, and names in
-# one line what is missing. --build-only asks for what building and running need, without the test and lint tools.
+# one line what is missing. --build-only asks for what building and running need, without the test and lint tools; --jobs
+# adds to it what the example jobs of other makers need (without --build-only it is included): the Python packages of
+# examples/jobs/requirements.txt, about 90 MB from the Python package index, go into jobs-venv of the first BUILD_DIR.
 # Into every BUILD_DIR (default: build) goes a cuda-include folder with cuda.h if this machine has none of CUDA 13: it
 # comes from the Python package nvidia-cuda-runtime, of which only the headers are unpacked.
 set -euo pipefail
@@ -12,23 +14,27 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 install=yes
 tests=yes
+jobs=yes
 builds=()
 for arg in "$@"; do
     case $arg in
     --no-install) install=no ;;
-    --build-only) tests=no ;;
+    --build-only) tests=no jobs=${jobs_asked:-no} ;;
+    --jobs) jobs=yes jobs_asked=yes ;;
     -h | --help)
         sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
         exit 0
         ;;
     -*)
-        echo "setup: unknown option $arg (--no-install, --build-only, --help)" >&2
+        echo "setup: unknown option $arg (--no-install, --build-only, --jobs, --help)" >&2
         exit 2
         ;;
     *) builds+=("$arg") ;;
     esac
 done
 [ ${#builds[@]} -gt 0 ] || builds=("$root/build")
+
+jobs_venv=${builds[0]}/jobs-venv
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
@@ -67,6 +73,11 @@ meson_is_new() { # 1.0 or newer; an old one of the distribution is passed over f
 
 cuda_h_found() { python3 "$root/hooks/find_cuda_h.py" "$1" >/dev/null 2>&1; }
 
+# The packages are as the file of requirements says, and the Python that they were installed for still runs.
+have_jobs() {
+    cmp -s "$root/examples/jobs/requirements.txt" "$jobs_venv/requirements.txt" && "$jobs_venv/bin/python" -c '' 2>/dev/null
+}
+
 # Fills `missing` with the names of packages, each behind a check of the thing itself.
 find_missing() {
     missing=()
@@ -88,6 +99,11 @@ find_missing() {
         has_sanitizers || missing+=("$(known_package libclang-rt-dev libclang-rt-14-dev libclang-common-14-dev)")
         have llvm-symbolizer || have llvm-symbolizer-14 || missing+=(llvm)
     fi
+    need_jobs=no
+    if [ "$jobs" = yes ] && ! have_jobs; then
+        need_jobs=yes
+        python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || missing+=(python3-venv)
+    fi
     need_wheel=no
     for build in "${builds[@]}"; do
         have python3 && cuda_h_found "$build" || need_wheel=yes
@@ -96,7 +112,7 @@ find_missing() {
     if have meson && ! meson_is_new && [ ! -x "$root/build/venv/bin/meson" ]; then
         need_meson=yes
     fi
-    if [ "$need_meson" = yes ]; then
+    if [ "$need_meson" = yes ] && [ "$need_jobs" = no ]; then
         python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || missing+=(python3-venv)
     fi
     if [ "$need_wheel" = yes ]; then
@@ -157,10 +173,28 @@ PY
     done
 }
 
+install_jobs() {
+    echo "setup: installing tinygrad, Halide and numpy into $jobs_venv"
+    python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || {
+        echo "setup: tinygrad and Halide need Python 3.11, 3.12 or 3.13; this is $(python3 --version)" >&2
+        exit 1
+    }
+    rm -rf "$jobs_venv"
+    python3 -m venv "$jobs_venv"
+    "$jobs_venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: \
+        --require-hashes -r "$root/examples/jobs/requirements.txt" || {
+        echo "setup: could not install the packages of examples/jobs/requirements.txt: they come from the Python" \
+            "package index, which pip did not reach or which did not have them" >&2
+        exit 1
+    }
+    cp "$root/examples/jobs/requirements.txt" "$jobs_venv/requirements.txt"
+}
+
 find_missing
 if [ "$install" = no ]; then
     [ "$need_wheel" = no ] || missing+=("cuda.h of CUDA 13")
     [ "$need_meson" = no ] || missing+=("meson 1.0 or newer")
+    [ "$need_jobs" = no ] || missing+=("the Python packages of examples/jobs/requirements.txt")
     if [ ${#missing[@]} -gt 0 ]; then
         list=$(printf ', %s' "${missing[@]}")
         echo "setup: missing: ${list:2}" >&2
@@ -187,4 +221,5 @@ if [ "$need_meson" = yes ]; then
     "$root/build/venv/bin/python" -m pip install -q 'meson>=1.0,<2'
 fi
 [ "$need_wheel" = no ] || unpack_cuda_h
+[ "$need_jobs" = no ] || install_jobs
 echo "setup: everything is there"

@@ -30,7 +30,7 @@ int main(int argc, char **argv)
         narrow[value >> 24]++;
         expected[value % wide]++;
     }
-    if (memcmp(narrow, found_narrow, sizeof narrow))
+    if (memcmp(narrow, found_narrow, sizeof narrow) != 0)
         WRONG("the 256 bins differ");
     for (uint32_t i = 0; i < wide; i++)
         if (found[i] != expected[i])

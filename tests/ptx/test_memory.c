@@ -582,8 +582,8 @@ Test(memory, misuse_of_mbarriers_is_a_fault)
         "mbarrier.init.shared.b64 [b], 1048576;",
         "mbarrier.init.shared.b64 [b], 2; mbarrier.arrive.shared.b64 _, [b], 3;",
         "mbarrier.init.shared.b64 [b], 1; mbarrier.arrive.noComplete.shared.b64 _, [b], 1;",
-        "mbarrier.init.shared.b64 [b], 1; mbarrier.inval.shared.b64 [b]; mbarrier.test_wait.parity.shared.b64 %p1, "
-        "[b], 0;",
+        ("mbarrier.init.shared.b64 [b], 1; mbarrier.inval.shared.b64 [b];"
+         "mbarrier.test_wait.parity.shared.b64 %p1, [b], 0;"),
         "mbarrier.init.b64 [%rd0], 1;",
     };
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -648,7 +648,7 @@ Test(memory, cluster_barrier_in_two_halves)
     /* Work between the halves; threads that have left are not waited for. */
     const uint32_t *r =
         kernel_run(".shared .u32 s[128];\n" HEAD "setp.ge.u32 %p1, %r0, 100; @%p1 exit; mov.u32 %r2, s; mad.lo.u32 "
-                                                 "%r3, %r0, 4, %r2; mov.u32 %r4, 0; mov.u32 %r1, 0;\n"
+                   "%r3, %r0, 4, %r2; mov.u32 %r4, 0; mov.u32 %r1, 0;\n"
                    "L: add.u32 %r5, %r0, %r4; st.shared.u32 [%r3], %r5; barrier.cluster.arrive.release.aligned; "
                    "add.u32 %r1, %r1, 1000;"
                    "barrier.cluster.wait.acquire.aligned; sub.u32 %r6, 99, %r0; mad.lo.u32 %r7, %r6, 4, %r2;"

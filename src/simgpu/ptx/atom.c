@@ -180,16 +180,27 @@ bool ptx_out_vector_atom(struct ptx_run *r, struct ptx_warp *w, const struct ptx
     return true;
 }
 
+/* Compilers make a library call of this on x86-64, to a library that need not be there. */
+static unsigned __int128 swap128(unsigned __int128 *p, unsigned __int128 old, unsigned __int128 new)
+{
 #if defined(__x86_64__)
-__attribute__((target("cx16")))
+    uint64_t low = (uint64_t)old, high = (uint64_t)(old >> 64);
+    __asm__ volatile("lock cmpxchg16b %0"
+                     : "+m"(*p), "+a"(low), "+d"(high)
+                     : "b"((uint64_t) new), "c"((uint64_t)(new >> 64))
+                     : "cc", "memory");
+    return (unsigned __int128)high << 64 | low;
+#else
+    return __sync_val_compare_and_swap(p, old, new);
 #endif
-static unsigned __int128
-atom128(unsigned __int128 *p, bool is_cas, unsigned __int128 b, unsigned __int128 c)
+}
+
+static unsigned __int128 atom128(unsigned __int128 *p, bool is_cas, unsigned __int128 b, unsigned __int128 c)
 {
     if (is_cas)
-        return __sync_val_compare_and_swap(p, b, c);
+        return swap128(p, b, c);
     unsigned __int128 guess = 0, seen;
-    while ((seen = __sync_val_compare_and_swap(p, guess, b)) != guess)
+    while ((seen = swap128(p, guess, b)) != guess)
         guess = seen;
     return guess;
 }

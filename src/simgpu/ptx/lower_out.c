@@ -121,7 +121,8 @@ struct ptx_insn *ptx_emit_out(struct ptx_parser *p, bool sync, unsigned function
     struct ptx_wide *wide = &m->wides[m->wide_count];
     *wide =
         (struct ptx_wide){ptx_parse_take(p, count * sizeof(*operands) + 1), (uint16_t)result_count, (uint16_t)count};
-    memcpy(wide->operands, operands, count * sizeof(*operands));
+    if (count)
+        memcpy(wide->operands, operands, count * sizeof(*operands));
     uint32_t members = sync ? ptx_constant(p, 2, UINT32_MAX) : 0;
     struct ptx_insn *in = ptx_emit(p, sync ? PTX_OP_OUT_SYNC : PTX_OP_OUT);
     in->o[4] = members;

@@ -248,7 +248,7 @@ static struct shares thread_times(void)
     struct shares s = {0};
     DIR *tasks = opendir("/proc/self/task");
     for (struct dirent *task; tasks && (task = readdir(tasks));) {
-        char path[320], name[64] = "";
+        char path[320], name[64] = "", text[128];
         unsigned long long ns = 0;
         snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
         FILE *f = fopen(path, "r");
@@ -261,8 +261,8 @@ static struct shares thread_times(void)
         f = fopen(path, "r");
         if (!f)
             continue;
-        if (fscanf(f, "%llu", &ns) != 1)
-            ns = 0;
+        if (fgets(text, sizeof text, f))
+            ns = strtoull(text, NULL, 10); /* the first of three numbers: time on a processor */
         fclose(f);
         double *to = !strncmp(name, "simgpu-worker", 13) ? &s.kernels
                      : !strncmp(name, "simgpu-copy", 11) ? &s.copies

@@ -25,7 +25,9 @@ struct ptx_grid {
     struct ptx_block_shape shape;
     ptx_interp_fn *interp;
     uint64_t total, finished;
-    _Atomic(uint64_t) next;  /* also taken without the lock, see run_blocks */
+    char apart[64];         /* what all threads write is kept off the cache lines that they only read */
+    _Atomic(uint64_t) next; /* also taken without the lock, see run_blocks */
+    char apart_too[64];
     atomic_bool others_wait; /* ready_count > 0; read without the lock */
     uint64_t id;
     atomic_bool stop;

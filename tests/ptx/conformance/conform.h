@@ -21,6 +21,21 @@
 #define CONFORM_CASES 4096u                 /* at most, of a form */
 #define CONFORM_STRIDE (CONFORM_CASES * 8u) /* from one input to the next in device memory; results follow the inputs */
 
+/* How much sanitizers have to look at: races are not this suite's subject, so that one form of many is enough for them. */
+#ifdef __has_feature
+#if __has_feature(thread_sanitizer)
+#define CONFORM_EVERY 16u
+#define CONFORM_BASES 1u
+#elif __has_feature(address_sanitizer)
+#define CONFORM_EVERY 1u
+#define CONFORM_BASES 2u
+#endif
+#endif
+#ifndef CONFORM_EVERY
+#define CONFORM_EVERY 1u /* forms of a row: every so many-th runs */
+#define CONFORM_BASES 5u /* forms of an instruction that are changed, to see what else is accepted */
+#endif
+
 /*
  * Kinds of values: what register holds them and what values are tried.
  *   p predicate (0 or 1)     w i l 16, 32, 64 bits of integer     s shift amounts and positions, 32 bits

@@ -24,7 +24,7 @@ static void leaked(const char *format, ...)
 }
 
 struct tally {
-    unsigned contexts, allocs, streams, events, modules, pinned, reservations, mappings, chunks;
+    unsigned contexts, allocs, streams, events, modules, libraries, pinned, reservations, mappings, chunks;
     uint64_t alloc_bytes, pinned_bytes, reserved_bytes, chunk_bytes;
 };
 
@@ -49,6 +49,8 @@ static void look_at_context(const struct sg_context *c, struct tally *t)
     }
     DL_FOREACH(c->modules, m)
     {
+        if (m->library)
+            continue; /* goes with its library */
         t->modules++;
         leaked("a module with %zu functions on device %d", ptx_module_function_count(m->ptx), c->device);
     }
@@ -85,6 +87,10 @@ static void look_at_memory(struct tally *t)
         leaked("reservation 0x%" PRIx64 " of %" PRIu64 " bytes with %u mappings", r->va, r->bytes, mappings);
     }
     for (const struct sg_object *o = sg.objects; o; o = o->hh.next) {
+        if (o->kind == SG_LIBRARY) {
+            t->libraries++;
+            leaked("a library was not unloaded");
+        }
         const struct sg_chunk *c = (const struct sg_chunk *)(const void *)o;
         if (o->kind != SG_CHUNK || !c->handle_refs)
             continue; /* a released one lives by its mapping, which is named */
@@ -111,7 +117,7 @@ void sg_leak_report(void)
     sg_log(SG_LOG_WARN,
            "leak: at exit there are %u allocations (%" PRIu64 " bytes), %u pinned host ranges (%" PRIu64
            " bytes), %u reservations (%" PRIu64 " bytes) with %u mappings, %u chunks (%" PRIu64
-           " bytes), %u streams, %u events, %u modules, %u contexts",
+           " bytes), %u streams, %u events, %u modules, %u libraries, %u contexts",
            t.allocs, t.alloc_bytes, t.pinned, t.pinned_bytes, t.reservations, t.reserved_bytes, t.mappings, t.chunks,
-           t.chunk_bytes, t.streams, t.events, t.modules, t.contexts);
+           t.chunk_bytes, t.streams, t.events, t.modules, t.libraries, t.contexts);
 }

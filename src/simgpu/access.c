@@ -94,7 +94,9 @@ static void *translate(const struct sg_pagetable *pt, uint64_t va, unsigned byte
         return NULL;
     /* Memory that the CPU sees, too: pinned (at its own address), or a chunk to which it was given access. */
     bool on_host = *tier_out == SG_TIER_HOST && ((uint64_t)(uintptr_t)host == va || atomic_load(&sg_check.host_maps));
-    if (op->race)
+    bool in_heap =
+        va - op->kernel.heap_va < op->kernel.heap_bytes; /* what one kernel frees another may get, in order */
+    if (op->race && !in_heap)
         sg_race_access(op->race, va, bytes, (unsigned)how, on_host);
     if (sg_check.deadlock)
         sg_deadlock_access(va, host, bytes, how & 1, on_host);
@@ -104,6 +106,8 @@ static void *translate(const struct sg_pagetable *pt, uint64_t va, unsigned byte
 void sg_access_watch(struct sg_op *op)
 {
     op->kernel.device = op->stream->context->device;
+    op->kernel.heap_va = op->stream->context->heap_va;
+    op->kernel.heap_bytes = op->stream->context->heap_bytes;
     op->kernel.view.translate_slow = translate;
     op->kernel.view.owner = op;
 }

@@ -26,6 +26,8 @@ CUresult sg_runtime_prepare(struct sg_context *c, const struct ptx_module *ptx)
         sg_alloc_destroy(alloc);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    c->heap_va = alloc->region.va;
+    c->heap_bytes = bytes;
     return CUDA_SUCCESS; /* the memory goes with the context's other allocations */
 }
 
@@ -35,6 +37,7 @@ void sg_runtime_finish(struct sg_context *c)
     sg.fifos -= c->fifo != NULL;
     ptx_fifo_destroy(c->fifo);
     c->heap = NULL;
+    c->heap_bytes = 0;
     c->fifo = NULL;
 }
 

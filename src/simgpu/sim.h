@@ -302,6 +302,7 @@ struct sg_context {
     struct sg_module *modules;
     struct sg_event *events;
     struct ptx_heap *heap; /* of the kernels' malloc; its memory is one of allocs */
+    uint64_t heap_va, heap_bytes;
     struct ptx_fifo *fifo; /* of their printf */
     struct sg_context *prev, *next;
 };
@@ -392,7 +393,8 @@ struct sg_kernel {
     uint64_t *words; /* those words of params that named memory when it was launched */
     size_t word_count;
     struct sg_pagetable view; /* the device's page table, with this grid's touch_id */
-    int device;               /* whose; set where the view sees accesses */
+    int device;               /* whose; set where the view sees accesses, as is this: */
+    uint64_t heap_va, heap_bytes;
     struct ptx_grid *run;
     double share;
     unsigned resident_blocks;

@@ -193,9 +193,14 @@ static bool describe_waiting(const struct sg_op *op, const struct ptx_spin *spin
             behind = s->head;
     if (!behind)
         return false;
-    static const char *const kinds[] = {
-        "kernel ", "a copy", "a memset", "an event's recording", "a wait for an event", "a host function",
-        "a wait for a value", "a write of a value"};
+    static const char *const kinds[] = {[SG_OP_KERNEL] = "kernel ",
+                                        [SG_OP_COPY] = "a copy",
+                                        [SG_OP_FILL] = "a memset",
+                                        [SG_OP_RECORD] = "an event's recording",
+                                        [SG_OP_WAIT] = "a wait for an event",
+                                        [SG_OP_HOST] = "a host function",
+                                        [SG_OP_VALUE_WAIT] = "a wait for a value",
+                                        [SG_OP_VALUE_WRITE] = "a write of a value"};
     snprintf(text, text_bytes, "%s%s of stream %" PRIu64 " cannot start before it ends", kinds[behind->kind],
              behind->kind == SG_OP_KERNEL ? behind->kernel.function->info->name : "", behind->stream->number);
     return true;

@@ -17,6 +17,7 @@ struct context_entry {
     struct stream_entry *streams;
     struct orphan *orphans;
     uint64_t legacy_idle; /* as `idle` of a stream, of the legacy stream */
+    struct context_entry *next_gone;
     UT_hash_handle hh;
 };
 struct stream_entry {
@@ -43,7 +44,8 @@ struct thread_fence {
 };
 
 static struct hr_mutex fence_lock = HR_MUTEX_INIT(HR_RANK_FENCE, "contexts and streams");
-static struct context_entry *contexts;     /* guarded by fence_lock */
+static struct context_entry *contexts; /* guarded by fence_lock */
+static struct context_entry *gone; /* guarded by fence_lock: kept, since another thread's memo may still point there */
 static struct stream_entry *all_streams;   /* guarded by fence_lock */
 static struct thread_fence *thread_fences; /* guarded by fence_lock: of all threads */
 static _Atomic(uint64_t) drains_begun, drains_done[HR_MAX_GPUS];
@@ -172,7 +174,9 @@ void hr_context_forget(CUcontext handle)
     HASH_FIND_PTR(contexts, &handle, entry);
     if (entry) {
         drop_streams_locked(entry);
-        HASH_DEL(contexts, entry); /* the object stays: another thread's memo may still point at it */
+        HASH_DEL(contexts, entry);
+        entry->next_gone = gone;
+        gone = entry;
         atomic_fetch_add(&registry_generation, 1);
     }
     hr_mutex_unlock(&fence_lock);

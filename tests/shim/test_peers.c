@@ -127,6 +127,7 @@ static void peers_end(void)
     two_gpus("h200,gpus=2,vram=64M", "");
     CUdeviceptr y = allocate_on(1, 4 * MIB);
     OK(cuMemsetD32_v2(y, 0, WORDS));
+    OK(cuCtxSynchronize());
     OK(cuCtxSetCurrent(context[0]));
     OK(cuCtxEnablePeerAccess(context[1], 0));
     OK(add_on(0, y, 1));
@@ -147,6 +148,7 @@ static void peers_of_a_lost_context(void)
     CUdeviceptr y = allocate_on(1, 4 * MIB);
     CUcontext more;
     OK(cuMemsetD32_v2(y, 0, WORDS));
+    OK(cuCtxSynchronize());
     OK(cuCtxCreate_v2(&more, 0, 0));
     OK(cuCtxEnablePeerAccess(context[1], 0));
     OK(cuCtxSetCurrent(context[0]));
@@ -170,6 +172,7 @@ static void failed_grant(void)
     two_gpus("h200,gpus=2,vram=64M", "");
     CUdeviceptr y = allocate_on(1, 4 * MIB);
     OK(cuMemsetD32_v2(y, 0, WORDS));
+    OK(cuCtxSynchronize());
     OK(cuCtxSetCurrent(context[0]));
     if (!expect_failure)
         return;

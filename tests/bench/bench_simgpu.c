@@ -15,6 +15,8 @@
 extern const unsigned char kernels_ptx[];
 extern const unsigned long kernels_ptx_bytes;
 
+/* The header hides it behind the name of a newer one.
+ * NOLINTNEXTLINE(readability-redundant-declaration) */
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
 
 #define CHECK(call)                                                                                                    \

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The main job: train_gpt with several times the memory of its GPU, bit-identical to a run with enough.
 
-main_job.py BUILD_DIR [--steps N] [--small] [--only NAME]
+main_job.py BUILD_DIR [--steps N] [--small] [--few] [--only NAME]
 
 Runs the job on a simulated GPU with plenty of memory and on one with 64 MiB, without headroom (it must end in
 CUDA_ERROR_OUT_OF_MEMORY) and with it, in several ways; compares standard output byte by byte, reads the simulated GPU's
 report, and prints the figures as a table. Exits 1 if anything is not as it must be. With --small (for builds with a
-sanitizer) the card has 16 MiB and the job is as much smaller. HEADROOM_TEST_LONG in the environment means four steps.
+sanitizer) the card has 16 MiB and the job is as much smaller; --few leaves out the runs with one stream.
+HEADROOM_TEST_LONG in the environment means four steps and every run.
 """
 import argparse
 import json
@@ -137,6 +138,7 @@ def main():
     parser.add_argument("build")
     parser.add_argument("--steps", type=int, default=4 if os.environ.get("HEADROOM_TEST_LONG") else 1)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--few", action="store_true", help="those with several streams, unless HEADROOM_TEST_LONG is set")
     parser.add_argument("--only")
     args = parser.parse_args()
     size = SMALL if args.small else FULL
@@ -146,10 +148,11 @@ def main():
     runner.out_of_memory("HEADROOM_RATIO=2", runner.job(size["four"]),
                          runner.preload_env({}, machine, {"HEADROOM_RATIO": "2"}))
     with tempfile.TemporaryDirectory() as folder:
+        few = args.few and not os.environ.get("HEADROOM_TEST_LONG")
         for case in cases(size):
-            if args.only is None or args.only == case.name:
+            if args.only == case.name or (args.only is None and not (few and "--streams" not in case.flags)):
                 runner.case(case, folder)
-        if args.only is None or args.only == "arena":
+        if (args.only is None and not few) or args.only == "arena":
             runner.arena(folder)
     for failure in runner.failures:
         print("FAILED " + failure)

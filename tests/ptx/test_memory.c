@@ -58,8 +58,9 @@ static uint16_t add_halves(uint16_t a, uint16_t b, bool bf16)
 
 static uint64_t model(const char *op, const char *type, uint64_t a, uint64_t b, uint64_t c)
 {
-    unsigned bits =
-        !strcmp(type + 1, "16x2") || strstr(type, "x2") ? 32 : (unsigned)atoi(type + (type[1] == 'f' ? 2 : 1));
+    unsigned bits = !strcmp(type + 1, "16x2") || strstr(type, "x2")
+                        ? 32
+                        : (unsigned)strtoul(type + (type[1] == 'f' ? 2 : 1), NULL, 10);
     bool is_signed = type[0] == 's', less;
     if (!strcmp(op, "exch"))
         return b;
@@ -197,7 +198,7 @@ Test(memory, atomics_of_every_operation_and_type)
         {"add.noftz", "f16x2", 4}, {"add.noftz", "bf16x2", 4},
     };
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        bool has_red = strcmp(cases[i].op, "exch") && strcmp(cases[i].op, "cas");
+        bool has_red = strcmp(cases[i].op, "exch") != 0 && strcmp(cases[i].op, "cas") != 0;
         for (unsigned variant = 0; variant < (has_red ? 30u : 15u); variant += 1 + (i & 1))
             check_atom(cases[i].op, cases[i].type, cases[i].bytes, variant);
     }

@@ -215,9 +215,11 @@ bool ptx_out_wide_atom(struct ptx_run *r, struct ptx_warp *w, const struct ptx_i
     for (unsigned k = 2; k < 5u + 2 * is_cas; k++)
         value[k] = (const uint64_t *)ptx_out_at(r, regs, in, k);
     PTX_FOR_LANES (lane, active) {
+        /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): operands 2 to 4 are always there */
         uint8_t *at = ptx_run_at(r, w, &access, lane, value[2][lane], NULL);
         if (!at)
             return false;
+        /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the same */
         unsigned __int128 b = (unsigned __int128)value[4][lane] << 64 | value[3][lane], c = 0;
         if (is_cas)
             c = (unsigned __int128)value[6][lane] << 64 | value[5][lane];

@@ -55,9 +55,9 @@ struct ptx_insn {
     uint32_t line;
     uint64_t imm;
     /* What fuse.c found out: */
-    uint16_t stretch;       /* so many instructions from here on run in one go when all lanes are active; 0 = just this one */
-    uint8_t chain;          /* from here on there are so many triples of load, load, fused multiply-add of one sum */
-    bool once;              /* the result is read once, further down in the same basic block */
+    uint16_t stretch; /* so many instructions from here on run in one go when all lanes are active; 0 = just this one */
+    uint8_t chain;    /* from here on there are so many triples of load, load, fused multiply-add of one sum */
+    bool once;        /* the result is read once, further down in the same basic block */
     uint32_t stretch_flops; /* of a lane, over the stretch */
 };
 

@@ -72,8 +72,8 @@ static void mention(struct compact *c, uint32_t o, uint32_t pc, uint32_t block, 
 {
     struct lifetime *life = &c->lives[index_of(o)];
     if (!life->used) {
-        *life =
-            (struct lifetime){pc, pc, NO_PLACE, block, true, defines, (uint8_t)(o >> PTX_VIRTUAL_LOG2 & 3), NO_PLACE, 1};
+        *life = (struct lifetime){pc,       pc, NO_PLACE, block, true, defines, (uint8_t)(o >> PTX_VIRTUAL_LOG2 & 3),
+                                  NO_PLACE, 1};
         return;
     }
     life->mentions++;

@@ -84,7 +84,8 @@ void ptx_lower_int_mad(struct ptx_parser *p, enum ptx_type type);
 void ptx_lower_int_div(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
 void ptx_lower_int_minmax(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
 /* A lane function over operands 1 .. count, all of one size. */
-void ptx_lower_lane(struct ptx_parser *p, int function, unsigned count, unsigned log2, unsigned result_log2, uint64_t imm);
+void ptx_lower_lane(struct ptx_parser *p, int function, unsigned count, unsigned log2, unsigned result_log2,
+                    uint64_t imm);
 void ptx_lower_int_unary(struct ptx_parser *p, const struct ptx_descriptor *d, enum ptx_type type);
 
 /* Halves: f16, bf16 and their pairs. */

@@ -411,7 +411,7 @@ void ptx_lower_dp4a(struct ptx_parser *p, const struct ptx_descriptor *d)
         ptx_lower_unsupported(p, NULL);
     ptx_lower_lane(p, d->op ? PTX_LANE_dp2a : PTX_LANE_dp4a, 3, 2, 2,
                    (uint64_t)ptx_type_signed(s->types[0]) | (uint64_t)ptx_type_signed(s->types[1]) << 1 |
-                       (uint64_t)hi << 2);
+                       (hi ? 4u : 0u));
 }
 
 /* min, max of integers: .relu for signed 32 bits, and two halves at once. */

@@ -110,8 +110,8 @@ static void float_product(const struct product *p, const struct ptx_run *r, uint
     const struct ptx_mma_size *s = &ptx_mma_sizes[p->shape];
     unsigned first = p->d->registers, sizes[3] = {s->m * s->k, s->k * s->n, s->m * s->n};
     gather_float(a, p->a, p->ea, r, regs, in, first);
-    gather_float(b, p->b, p->eb, r, regs, in, first += p->a->registers);
-    gather_float(c, p->c, p->ec, r, regs, in, first += p->b->registers);
+    gather_float(b, p->b, p->eb, r, regs, in, first + p->a->registers);
+    gather_float(c, p->c, p->ec, r, regs, in, first + p->a->registers + p->b->registers);
     for (unsigned q = 0; q < p->products; q++) {
         float *cq = c + q * sizes[2];
         const float *aq = a + q * sizes[0], *bq = b + q * sizes[1];
@@ -140,8 +140,8 @@ static void int_product(const struct product *p, const struct ptx_run *r, uint8_
     const struct ptx_mma_size *s = &ptx_mma_sizes[p->shape];
     unsigned first = p->d->registers;
     gather_int(a, p->a, p->ea, r, regs, in, first);
-    gather_int(b, p->b, p->eb, r, regs, in, first += p->a->registers);
-    gather_int(c, p->c, p->ec, r, regs, in, first += p->b->registers);
+    gather_int(b, p->b, p->eb, r, regs, in, first + p->a->registers);
+    gather_int(c, p->c, p->ec, r, regs, in, first + p->a->registers + p->b->registers);
     memset(sum, 0, sizeof(sum)); /* 32 products of bytes are far from overflow */
 #ifdef PTX_HAVE_AVX2
     if (ptx_run_wide_vectors())
@@ -151,6 +151,7 @@ static void int_product(const struct product *p, const struct ptx_run *r, uint8_
         ptx_mma_s32_base(sum, a, b, s);
     uint32_t words[PTX_MMA_MOST_SIZE];
     for (unsigned i = 0; i < (unsigned)s->m * s->n; i++) {
+        /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): gather fills as many */
         int64_t total = (int64_t)sum[i] + c[i];
         if (p->saturates)
             total = total > INT32_MAX ? INT32_MAX : total < INT32_MIN ? INT32_MIN : total;
@@ -166,11 +167,12 @@ static void double_product(const struct product *p, const struct ptx_run *r, uin
     const struct ptx_mma_size *s = &ptx_mma_sizes[p->shape];
     unsigned first = p->d->registers;
     gather_double(a, p->a, r, regs, in, first);
-    gather_double(b, p->b, r, regs, in, first += p->a->registers);
-    gather_double(c, p->c, r, regs, in, first += p->b->registers);
+    gather_double(b, p->b, r, regs, in, first + p->a->registers);
+    gather_double(c, p->c, r, regs, in, first + p->a->registers + p->b->registers);
     for (unsigned i = 0; i < s->m; i++)
         for (unsigned j = 0; j < s->n; j++)
             for (unsigned l = 0; l < s->k; l++)
+                /* NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): gather fills as many */
                 c[i * s->n + j] = __builtin_fma(a[i * s->k + l], b[l * s->n + j], c[i * s->n + j]);
     for (unsigned reg = 0; reg < p->d->registers; reg++) {
         uint64_t *words = (uint64_t *)(void *)ptx_out_at(r, regs, in, reg);

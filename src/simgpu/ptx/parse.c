@@ -15,13 +15,13 @@ static const struct {
     const char *name;
     uint8_t log2;
 } types[PTX_TYPE_COUNT] = {
-    [PTX_NONE] = {"", 0},         [PTX_PRED] = {"pred", 0}, [PTX_B8] = {"b8", 0},       [PTX_B16] = {"b16", 1},
-    [PTX_B32] = {"b32", 2},       [PTX_B64] = {"b64", 3},   [PTX_U8] = {"u8", 0},       [PTX_U16] = {"u16", 1},
-    [PTX_U32] = {"u32", 2},       [PTX_U64] = {"u64", 3},   [PTX_S8] = {"s8", 0},       [PTX_S16] = {"s16", 1},
-    [PTX_S32] = {"s32", 2},       [PTX_S64] = {"s64", 3},   [PTX_F16] = {"f16", 1},     [PTX_F32] = {"f32", 2},
-    [PTX_F64] = {"f64", 3},       [PTX_B128] = {"b128", 4}, [PTX_F16X2] = {"f16x2", 2}, [PTX_BF16] = {"bf16", 1},
-    [PTX_BF16X2] = {"bf16x2", 2}, [PTX_TF32] = {"tf32", 2}, [PTX_U16X2] = {"u16x2", 2}, [PTX_S16X2] = {"s16x2", 2},
-    [PTX_E4M3X2] = {"e4m3x2", 1}, [PTX_E5M2X2] = {"e5m2x2", 1}, [PTX_U4] = {"u4", 0},   [PTX_S4] = {"s4", 0},
+    [PTX_NONE] = {"", 0},         [PTX_PRED] = {"pred", 0},     [PTX_B8] = {"b8", 0},       [PTX_B16] = {"b16", 1},
+    [PTX_B32] = {"b32", 2},       [PTX_B64] = {"b64", 3},       [PTX_U8] = {"u8", 0},       [PTX_U16] = {"u16", 1},
+    [PTX_U32] = {"u32", 2},       [PTX_U64] = {"u64", 3},       [PTX_S8] = {"s8", 0},       [PTX_S16] = {"s16", 1},
+    [PTX_S32] = {"s32", 2},       [PTX_S64] = {"s64", 3},       [PTX_F16] = {"f16", 1},     [PTX_F32] = {"f32", 2},
+    [PTX_F64] = {"f64", 3},       [PTX_B128] = {"b128", 4},     [PTX_F16X2] = {"f16x2", 2}, [PTX_BF16] = {"bf16", 1},
+    [PTX_BF16X2] = {"bf16x2", 2}, [PTX_TF32] = {"tf32", 2},     [PTX_U16X2] = {"u16x2", 2}, [PTX_S16X2] = {"s16x2", 2},
+    [PTX_E4M3X2] = {"e4m3x2", 1}, [PTX_E5M2X2] = {"e5m2x2", 1}, [PTX_U4] = {"u4", 0},       [PTX_S4] = {"s4", 0},
     [PTX_U2] = {"u2", 0},         [PTX_S2] = {"s2", 0},
 };
 

@@ -255,7 +255,7 @@ struct ptx_declarator {
     bool is_array, is_open; /* open: [] */
     unsigned dimensions, vector;
     uint64_t dims[PTX_MAX_DIMENSIONS]; /* an open one is 0 */
-    uint32_t element_bytes; /* as in struct ptx_symbol */
+    uint32_t element_bytes;            /* as in struct ptx_symbol */
     unsigned line;
 };
 /* After the space: [.align N] [.v2] .type [.ptr ...] name[dims]; limit on bytes. */
@@ -264,7 +264,7 @@ uint64_t ptx_declarator_bytes(struct ptx_parser *p, const struct ptx_declarator 
 void ptx_parse_shared(struct ptx_parser *p, bool is_extern);
 void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern);
 bool ptx_parse_skip_dwarf(struct ptx_parser *p); /* a line that begins with @@DWARF, if this is one */
-void ptx_parse_skip_line(struct ptx_parser *p); /* .loc, .file: to the end of the line */
+void ptx_parse_skip_line(struct ptx_parser *p);  /* .loc, .file: to the end of the line */
 /* .callprototype and .calltargets, behind their label; the token is the directive. */
 void ptx_parse_prototype(struct ptx_parser *p, const char *name, size_t bytes);
 void ptx_parse_call_targets(struct ptx_parser *p, const char *name, size_t bytes);

@@ -66,7 +66,8 @@ char *ptx_fifo_take(struct ptx_fifo *f, size_t *bytes_out)
         bytes += r->bytes;
     char *text = bytes ? malloc(bytes) : NULL;
     while (f->first && (text || !bytes)) {
-        memcpy(text + at, f->first->text, f->first->bytes);
+        if (text) /* else no record has any bytes */
+            memcpy(text + at, f->first->text, f->first->bytes);
         at += f->first->bytes;
         drop_first(f);
     }

@@ -142,8 +142,8 @@ struct ptx_grid_args {
     bool cooperative;  /* all blocks (no more than may be resident) are alive from the start, and take short turns */
     uint32_t sm_count; /* for %nsmid; block b runs on SM b % sm_count */
     uint64_t seed;     /* which resident block advances next */
-    struct ptx_heap *heap; /* of malloc and free; NULL = malloc finds no memory */
-    struct ptx_fifo *fifo; /* of vprintf; NULL = its output is lost */
+    struct ptx_heap *heap;             /* of malloc and free; NULL = malloc finds no memory */
+    struct ptx_fifo *fifo;             /* of vprintf; NULL = its output is lost */
     const _Atomic(uint64_t) *clock_ns; /* %globaltimer; NULL = the monotonic clock */
 };
 

@@ -47,6 +47,7 @@ static unsigned fill(const struct form *f, const char *kinds, unsigned inputs)
                               : combinations <= CONFORM_CASES
                                   ? values_special(kinds[k], (unsigned)(index % limits[k]))
                                   : values_special(kinds[k], (unsigned)machine_random(&state));
+            /* NOLINTNEXTLINE(clang-analyzer-core.DivideZero): every kind has special values */
             index /= limits[k];
         }
     }
@@ -281,7 +282,7 @@ struct conform_figures conform_run(const struct conform_table *table, const char
             run_forms(forms + i, (unsigned)(count - i < FORMS_AT_ONCE ? count - i : FORMS_AT_ONCE), &figures);
         size_t next_count = 0;
         struct form *next = r + 1 < *table->count ? conform_expand(row + 1, &next_count) : NULL;
-        if (!next || strcmp(next->name, forms->name)) {
+        if (!next || strcmp(next->name, forms->name) != 0) {
             if (figures.forms)
                 print_row(forms->name, &figures);
             add_figures(&total, &figures);

@@ -63,7 +63,8 @@ static void print_check(const struct conform_row *row)
 
 static bool same_check(const struct conform_row *a, const struct conform_row *b)
 {
-    return a->tested_in == b->tested_in && !memcmp(&a->bound, &b->bound, sizeof(a->bound));
+    return a->tested_in == b->tested_in && a->bound.ulps == b->bound.ulps && a->bound.relative == b->bound.relative &&
+           a->bound.absolute == b->bound.absolute;
 }
 
 /* One line for rows of one instruction and one kind of check that stand together. */

@@ -200,7 +200,7 @@ static void ref_unpack(const struct form *f, const uint64_t *in, uint64_t *out)
         parts += *c == ',';
     unsigned bits = type_bits(f->types[0]) / parts;
     for (unsigned i = 0; i < parts; i++)
-        out[i] = in[0] >> bits * i & (((uint64_t)1 << bits) - 1);
+        out[i] = in[0] >> bits * i & UINT64_MAX >> (64 - bits);
 }
 
 #define BITS(name, operands, w, i, l, ref)                                                                             \

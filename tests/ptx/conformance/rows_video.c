@@ -60,6 +60,7 @@ static wide operation(const struct form *f, wide a, wide b)
     if (!strncmp(op, "avrg", 4))
         return halved_up(a + b);
     unsigned n = (unsigned)(form_has(f, M_wrap) ? b % 32 : b > 32 ? 32 : b);
+    /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): n is at most 32 */
     wide scale = (wide)1 << n;
     return !strncmp(op, "shl", 3) ? a * scale : a >= 0 ? a / scale : -((-a + scale - 1) / scale);
 }

@@ -97,6 +97,7 @@ static struct listed list_forms(void)
             free(forms);
         }
     }
+    cr_assert(all.count > 0);
     all.keys = malloc(all.count * sizeof(*all.keys));
     cr_assert(all.keys);
     for (size_t i = 0; i < all.count; i++)

@@ -200,6 +200,7 @@ static void ref_unpack(const struct form *f, const uint64_t *in, uint64_t *out)
         parts += *c == ',';
     unsigned bits = type_bits(f->types[0]) / parts;
     for (unsigned i = 0; i < parts; i++)
+        /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): at least one bit, and below the width */
         out[i] = in[0] >> bits * i & UINT64_MAX >> (64 - bits);
 }
 

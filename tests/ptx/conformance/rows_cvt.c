@@ -110,6 +110,7 @@ static void ref_pack(const struct form *f, const uint64_t *in, uint64_t *out)
     uint64_t mask = UINT64_MAX >> (64 - bits);
     uint64_t a = (uint64_t)clamped(value_of(in[0], 32, true), bits, type_signed(t)) & mask;
     uint64_t b = (uint64_t)clamped(value_of(in[1], 32, true), bits, type_signed(t)) & mask;
+    /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): packed types have at most 16 bits */
     out[0] = a << bits | b | (bits < 16 ? in[2] << 2 * bits : 0);
 }
 

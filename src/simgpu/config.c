@@ -259,6 +259,11 @@ static CUresult parse_switches(struct sg_config *c)
         return bad("SIMGPU_REPORT", report, 64, "the path is too long");
     if (report)
         strcpy(c->report, report);
+    const char *timeline = getenv("SIMGPU_TIMELINE");
+    if (timeline && strlen(timeline) >= sizeof c->timeline)
+        return bad("SIMGPU_TIMELINE", timeline, 64, "the path is too long");
+    if (timeline)
+        strcpy(c->timeline, timeline);
     return CUDA_SUCCESS;
 }
 

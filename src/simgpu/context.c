@@ -31,8 +31,10 @@ static CUresult activate(struct sg_context *c, unsigned flags)
     if (r)
         return r;
     c->charge_bytes = charge;
+    sg_time_context_begin(c);
     c->legacy = sg_stream_create(c, SG_STREAM_LEGACY, 0, 0);
     if (!c->legacy) {
+        sg_time_context_end(c);
         sg_vram_give(c->device, charge);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -96,6 +98,7 @@ void sg_context_finish(struct sg_context *c)
     while (c->streams)
         sg_stream_retire(c->streams);
     c->legacy = NULL;
+    sg_time_context_end(c);
     sg_vram_give(c->device, c->charge_bytes);
     DL_DELETE(sg.contexts, c);
     c->finalizing = false;
@@ -467,6 +470,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice device)
     r = primary_of(device, &c);
     if (!r && !c->active) {
         r = activate(c, c->primary_flags);
+        sg_time_units(SG_UNIT_CONTEXT, 1);
         if (!r && sg_libraries_load(c)) {
             sg_context_finish(c);
             r = CUDA_ERROR_OUT_OF_MEMORY;

@@ -94,7 +94,7 @@ static bool must_wait(const struct sg_operand *dst, const struct sg_operand *src
     if (!to_host && !from_host)
         return false;
     if (from_host && !src->pinned && bytes <= EARLY_RETURN_BYTES)
-        return sg_random() & 1;
+        return sg_call_random() & 1;
     return true;
 }
 
@@ -128,7 +128,9 @@ static CUresult submit(struct sg_stream *s, const struct sg_operand *dst, const 
         }
         if (sg_check.race)
             sg_race_host_read(&op->copy, "the host, staging the source of a copy,");
+        sg_time_units(SG_UNIT_STAGED_MIB, (double)sg_copy_bytes(&op->copy) / SG_MIB);
     }
+    op->copy.pageable = wait && ((from_host && !src->pinned) || (to_host && !dst->pinned));
     return wait ? sg_submit_and_wait(s, op) : sg_submit_async(s, op);
 }
 
@@ -301,7 +303,7 @@ CUresult sg_copy_between(struct sg_stream *s, CUcontext dst_context, CUcontext s
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     r = sg_copy_submit(s, dst, src, extent, SG_HOW_SYNC);
     s = sg_object_find(stream_id, SG_STREAM);
-    if (!r && s && s->head)
+    if (!r && s)
         sg_wait_ticket(s, s->submitted);
     struct sg_context *c = sg_object_find(context_id, SG_CONTEXT);
     return r ? r : c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED;

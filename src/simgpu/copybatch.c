@@ -19,7 +19,7 @@ static CUresult how_from(CUmemcpySrcAccessOrder order, enum sg_how *how_out)
     case CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: *how_out = SG_HOW_SOURCE_LATE; return CUDA_SUCCESS;
     case CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL: *how_out = SG_HOW_SOURCE_NOW; return CUDA_SUCCESS;
     case CU_MEMCPY_SRC_ACCESS_ORDER_ANY:
-        *how_out = sg_random() & 1 ? SG_HOW_SOURCE_LATE : SG_HOW_ASYNC;
+        *how_out = sg_call_random() & 1 ? SG_HOW_SOURCE_LATE : SG_HOW_ASYNC;
         return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
@@ -28,7 +28,7 @@ static CUresult how_from(CUmemcpySrcAccessOrder order, enum sg_how *how_out)
 static void shuffle(struct part *parts, size_t count)
 {
     for (size_t i = count; i > 1; i--) {
-        size_t other = (size_t)(sg_random() % i);
+        size_t other = (size_t)(sg_call_random() % i);
         struct part kept = parts[i - 1];
         parts[i - 1] = parts[other];
         parts[other] = kept;

@@ -148,7 +148,7 @@ static void fill_bytes(uint8_t *at, size_t bytes, uint32_t value, unsigned eleme
     }
 }
 
-bool sg_fill_execute(const struct sg_fill *f, uint64_t *bad_out)
+bool sg_fill_execute(const struct sg_fill *f, struct sg_moved *moved, uint64_t *bad_out)
 {
     for (size_t row = 0; row < f->height; row++) {
         uint64_t dst = f->dst + row * f->pitch;
@@ -161,6 +161,7 @@ bool sg_fill_execute(const struct sg_fill *f, uint64_t *bad_out)
                 return false;
             }
             fill_bytes(d, bytes, f->value, f->element_bytes);
+            moved->bytes[tier == SG_TIER_VRAM ? SG_D2D : tier == SG_TIER_HOST ? SG_D2H : SG_P2P] += bytes;
             dst += bytes;
             left -= bytes;
         }

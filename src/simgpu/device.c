@@ -30,6 +30,7 @@ static CUresult start(void)
         return r;
     sg.device_count = sg.config.gpus;
     sg.random = sg.config.seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
+    sg.call_random = sg.config.seed;
     sg.numa_nodes = count_numa_nodes();
     sg.pid = (uint64_t)getpid();
     r = sg_address_init();

@@ -62,6 +62,7 @@ static void stream_reap(struct sg_stream *s)
         DL_DELETE(s->context->streams, s);
     if (s->race)
         sg_race_stream_gone(s);
+    sg_time_stream_end(s);
     free(s);
 }
 
@@ -89,6 +90,7 @@ void sg_complete(struct sg_op *op)
         s->tail = NULL;
         DL_DELETE2(sg.busy_streams, s, busy_prev, busy_next);
     }
+    sg_time_done(op);
     op_free(op);
     atomic_fetch_add_explicit(&s->completed, 1, memory_order_release);
     stream_reap(s);
@@ -167,10 +169,8 @@ static void start_host(struct sg_op *op)
 /* What becomes of an operation of a context that has failed. */
 static void drop(struct sg_op *op)
 {
-    if (op->kind == SG_OP_RECORD) {
+    if (op->kind == SG_OP_RECORD)
         op->mark->done = true;
-        op->mark->time_ns = sg_now_ns();
-    }
     if (op->kind == SG_OP_HOST && op->host.callback) {
         op->host.status = op->stream->context->sticky; /* callbacks hear of errors, host functions do not run */
         start_host(op);
@@ -208,7 +208,6 @@ static bool try_head(struct sg_stream *s)
     switch (op->kind) {
     case SG_OP_RECORD:
         op->mark->done = true;
-        op->mark->time_ns = sg_now_ns();
         sg_complete(op);
         return true;
     case SG_OP_WAIT:
@@ -268,6 +267,7 @@ uint64_t sg_submit(struct sg_stream *s, struct sg_op *op)
     op->stream = s;
     op->seq = ++sg.next_seq;
     op->ticket = ++s->submitted;
+    sg_time_submit(op);
     uint64_t ticket = op->ticket;
     if (sg_check.race)
         sg_race_submit(op);
@@ -351,9 +351,12 @@ static void wait_for(const struct wait *w)
 void sg_wait_ticket(struct sg_stream *stream, uint64_t ticket)
 {
     stream->waiters++;
+    uint64_t seq = sg.next_seq;
     wait_for(&(struct wait){.stream = stream, .ticket = ticket});
     if (sg_check.race)
         sg_race_join_stream(stream);
+    if (stream->vtime)
+        sg_time_join(&(struct sg_goal){.stream = stream->vtime, .seq = seq});
     stream->waiters--;
     stream_reap(stream);
 }
@@ -361,14 +364,22 @@ void sg_wait_ticket(struct sg_stream *stream, uint64_t ticket)
 void sg_wait_context(struct sg_context *context)
 {
     uint64_t id = context->object.id;
-    wait_for(&(struct wait){.context = context, .seq = sg.next_seq});
+    struct sg_goal goal = {.context = context->vtime, .seq = sg.next_seq};
+    if (goal.context)
+        goal.context->refs++;
+    wait_for(&(struct wait){.context = context, .seq = goal.seq});
+    if (goal.context)
+        sg_time_join(&goal);
+    sg_vcontext_drop(goal.context);
     if (sg_check.race && sg_object_find(id, SG_CONTEXT)) /* another thread may have destroyed it meanwhile */
         sg_race_join_context(context);
 }
 
 void sg_wait_device(int device)
 {
-    wait_for(&(struct wait){.device = device, .seq = sg.next_seq});
+    struct sg_goal goal = {.device = device, .seq = sg.next_seq};
+    wait_for(&(struct wait){.device = device, .seq = goal.seq});
+    sg_time_join(&goal);
     if (sg_check.race)
         sg_race_join_device(device);
 }
@@ -376,9 +387,11 @@ void sg_wait_device(int device)
 void sg_wait_mark(struct sg_mark *mark)
 {
     sg_mark_ref(mark);
+    struct sg_goal goal = {.mark = mark, .seq = sg.next_seq};
     wait_for(&(struct wait){.mark = mark});
     if (sg_check.race)
         sg_race_join_mark(mark);
+    sg_time_join(&goal);
     sg_mark_unref(mark);
 }
 

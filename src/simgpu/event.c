@@ -112,10 +112,8 @@ static CUresult wait_event(CUstream stream, CUevent handle, unsigned flags, bool
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
     if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    if (sg_check.race && e->mark && e->mark->done)
-        sg_race_wait_over(s, e->mark);
-    if (!e->mark || e->mark->done)
-        return sg_leave(CUDA_SUCCESS); /* never recorded, or over: nothing to wait for */
+    if (!e->mark)
+        return sg_leave(CUDA_SUCCESS); /* never recorded: nothing to wait for */
     struct sg_op *op = sg_op_new(SG_OP_WAIT);
     if (!op)
         return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
@@ -154,9 +152,18 @@ CUresult cuEventQuery(CUevent event)
     CUresult r = enter_event("cuEventQuery", event, &e);
     if (r)
         return r;
-    if (sg_check.race && e->mark && e->mark->done)
-        sg_race_join_mark(e->mark);
-    return sg_leave(!e->mark || e->mark->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+    if (!e->mark)
+        return sg_leave(CUDA_SUCCESS);
+    struct sg_mark *mark = sg_mark_ref(e->mark);
+    uint64_t context = e->context->object.id;
+    bool over = sg_time_is_over(&(struct sg_goal){.mark = mark, .seq = sg.next_seq}) && mark->done;
+    if (over && sg_check.race)
+        sg_race_join_mark(mark);
+    sg_mark_unref(mark);
+    struct sg_context *c = sg_object_find(context, SG_CONTEXT); /* another thread may have destroyed it meanwhile */
+    if (!c || c->sticky)
+        return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    return sg_leave(over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
 CUresult cuEventSynchronize(CUevent event)
@@ -166,7 +173,7 @@ CUresult cuEventSynchronize(CUevent event)
     if (r)
         return r;
     uint64_t context = e->context->object.id;
-    if (e->mark) /* where races are looked for, one that is over is waited for, too: the host has learned of it */
+    if (e->mark)
         sg_wait_mark(e->mark);
     struct sg_context *c = sg_object_find(context, SG_CONTEXT);
     return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -183,14 +190,18 @@ static CUresult elapsed(float *milliseconds, CUevent start, CUevent end)
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
     if (!milliseconds)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    if (!a->mark->done || !b->mark->done)
-        return sg_leave(CUDA_ERROR_NOT_READY);
-    if (sg_check.race) {
-        sg_race_join_mark(a->mark);
-        sg_race_join_mark(b->mark);
+    struct sg_mark *first = sg_mark_ref(a->mark), *last = sg_mark_ref(b->mark);
+    uint64_t first_ns, last_ns;
+    bool over = sg_time_of_mark(first, &first_ns) && sg_time_of_mark(last, &last_ns);
+    if (over && sg_check.race) {
+        sg_race_join_mark(first);
+        sg_race_join_mark(last);
     }
-    *milliseconds = (float)((double)(int64_t)(b->mark->time_ns - a->mark->time_ns) * 1e-6);
-    return sg_leave(CUDA_SUCCESS);
+    sg_mark_unref(first);
+    sg_mark_unref(last);
+    if (over)
+        *milliseconds = (float)((double)(int64_t)(last_ns - first_ns) * 1e-6);
+    return sg_leave(over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)

@@ -97,6 +97,7 @@ static CUresult host_alloc(struct sg_context *context, void **pp, uint64_t bytes
         sg.host_used_bytes -= rounded;
         return r;
     }
+    sg_time_units(SG_UNIT_PINNED_MIB, (double)rounded / SG_MIB);
     *pp = p;
     return CUDA_SUCCESS;
 }
@@ -131,7 +132,7 @@ static CUresult host_end(void *p, bool allocated, const char *what, CUresult unk
     struct sg_host *h = sg_host_at(va);
     if (!h || h->va != va || (h->map_bytes != 0) != allocated)
         return unknown;
-    if (sg_random() & 1) {
+    if (sg_call_random() & 1) {
         for (int d = 0; d < sg.device_count; d++)
             sg_wait_device(d);
         if (sg_host_at(va) != h)
@@ -183,6 +184,8 @@ static CUresult host_register(const char *function, void *p, uint64_t bytes, uns
     r = host_add(context, va, bytes, 0, flags);
     if (r)
         sg.host_used_bytes -= pages_of(va, bytes);
+    else
+        sg_time_units(SG_UNIT_PINNED_MIB, (double)pages_of(va, bytes) / SG_MIB);
     return sg_leave(r);
 }
 

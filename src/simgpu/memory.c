@@ -156,6 +156,7 @@ CUresult sg_alloc_create(struct sg_context *context, uint64_t bytes, bool is_mod
     }
     a->buffer_id = sg.next_buffer_id++;
     sg_redzone_set(a, true);
+    sg_time_units(SG_UNIT_CHUNK_ALLOC, (double)(bytes >> SG_PAGE_SHIFT));
     DL_APPEND(context->allocs, a);
     *alloc_out = a;
     return CUDA_SUCCESS;
@@ -264,7 +265,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     if (!a || a->region.va != dptr || a->is_module)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     int device = a->context->device;
-    if (sg_random() & 1) { /* a driver may synchronise here or not, and jobs must bear both */
+    if (sg_call_random() & 1) { /* a driver may synchronise here or not, and jobs must bear both */
         sg_wait_device(device);
         if (sg_alloc_at(dptr) != a)
             return sg_leave(CUDA_ERROR_INVALID_VALUE); /* another thread freed it meanwhile */

@@ -2,138 +2,18 @@
 
 #include <string.h>
 
-#define MIB (UINT64_C(1) << 20)
-#define KIB 1024
-
-/* Figures as the cards' drivers report them. */
 static const struct sg_model models[] = {
-    {.key = "h200",
-     .name = "NVIDIA H200",
-     .major = 9,
-     .minor = 0,
-     .vram_bytes = 143156 * MIB,
-     .context_bytes = 510 * MIB,
-     .sm_count = 132,
-     .blocks_per_sm = 32,
-     .threads_per_sm = 2048,
-     .shared_per_sm_bytes = 228 * KIB,
-     .shared_optin_bytes = 227 * KIB,
-     .l2_bytes = 60 * 1024 * KIB,
-     .clock_khz = 1980000,
-     .memory_clock_khz = 3201000,
-     .bus_bits = 6144,
-     .pci_device_id = 0x2335,
-     .copy_engines = 3,
-     .fp64_ratio = 2,
-     .peer = true,
-     .peer_atomics = true,
-     .ecc = true,
-     .rdma = true},
-    {.key = "h100",
-     .name = "NVIDIA H100 80GB HBM3",
-     .major = 9,
-     .minor = 0,
-     .vram_bytes = 81090 * MIB,
-     .context_bytes = 510 * MIB,
-     .sm_count = 132,
-     .blocks_per_sm = 32,
-     .threads_per_sm = 2048,
-     .shared_per_sm_bytes = 228 * KIB,
-     .shared_optin_bytes = 227 * KIB,
-     .l2_bytes = 50 * 1024 * KIB,
-     .clock_khz = 1980000,
-     .memory_clock_khz = 2619000,
-     .bus_bits = 5120,
-     .pci_device_id = 0x2330,
-     .copy_engines = 3,
-     .fp64_ratio = 2,
-     .peer = true,
-     .peer_atomics = true,
-     .ecc = true,
-     .rdma = true},
-    {.key = "a100-pcie",
-     .name = "NVIDIA A100-PCIE-40GB",
-     .major = 8,
-     .minor = 0,
-     .vram_bytes = 40338 * MIB,
-     .context_bytes = 420 * MIB,
-     .sm_count = 108,
-     .blocks_per_sm = 32,
-     .threads_per_sm = 2048,
-     .shared_per_sm_bytes = 164 * KIB,
-     .shared_optin_bytes = 163 * KIB,
-     .l2_bytes = 40 * 1024 * KIB,
-     .clock_khz = 1410000,
-     .memory_clock_khz = 1215000,
-     .bus_bits = 5120,
-     .pci_device_id = 0x20f1,
-     .copy_engines = 3,
-     .fp64_ratio = 2,
-     .peer = true,
-     .ecc = true,
-     .rdma = true},
-    {.key = "a100-sxm",
-     .name = "NVIDIA A100-SXM4-80GB",
-     .major = 8,
-     .minor = 0,
-     .vram_bytes = 81050 * MIB,
-     .context_bytes = 420 * MIB,
-     .sm_count = 108,
-     .blocks_per_sm = 32,
-     .threads_per_sm = 2048,
-     .shared_per_sm_bytes = 164 * KIB,
-     .shared_optin_bytes = 163 * KIB,
-     .l2_bytes = 40 * 1024 * KIB,
-     .clock_khz = 1410000,
-     .memory_clock_khz = 1593000,
-     .bus_bits = 5120,
-     .pci_device_id = 0x20b2,
-     .copy_engines = 3,
-     .fp64_ratio = 2,
-     .peer = true,
-     .peer_atomics = true,
-     .ecc = true,
-     .rdma = true},
-    {.key = "rtx4090",
-     .name = "NVIDIA GeForce RTX 4090",
-     .major = 8,
-     .minor = 9,
-     .vram_bytes = 24217 * MIB,
-     .context_bytes = 350 * MIB,
-     .sm_count = 128,
-     .blocks_per_sm = 24,
-     .threads_per_sm = 1536,
-     .shared_per_sm_bytes = 100 * KIB,
-     .shared_optin_bytes = 99 * KIB,
-     .l2_bytes = 72 * 1024 * KIB,
-     .clock_khz = 2520000,
-     .memory_clock_khz = 10501000,
-     .bus_bits = 384,
-     .pci_device_id = 0x2684,
-     .copy_engines = 2,
-     .fp64_ratio = 64},
-    {.key = "v100",
-     .name = "Tesla V100-SXM2-16GB",
-     .major = 7,
-     .minor = 0,
-     .vram_bytes = 16160 * MIB,
-     .context_bytes = 305 * MIB,
-     .sm_count = 80,
-     .blocks_per_sm = 32,
-     .threads_per_sm = 2048,
-     .shared_per_sm_bytes = 96 * KIB,
-     .shared_optin_bytes = 96 * KIB,
-     .l2_bytes = 6 * 1024 * KIB,
-     .clock_khz = 1530000,
-     .memory_clock_khz = 877000,
-     .bus_bits = 4096,
-     .pci_device_id = 0x1db1,
-     .copy_engines = 5,
-     .fp64_ratio = 2,
-     .peer = true,
-     .peer_atomics = true,
-     .ecc = true,
-     .rdma = true},
+#define SG_MODEL(key_, name_)                                                                                          \
+    {                                                                                                                  \
+        .key = key_, .name = name_,
+#define SG_FIGURE(field, value, source) .field = value,
+#define SG_MODEL_END                                                                                                   \
+    }                                                                                                                  \
+    ,
+#include "simgpu/models.def"
+#undef SG_MODEL
+#undef SG_FIGURE
+#undef SG_MODEL_END
 };
 
 const struct sg_model *sg_model_find(const char *key, size_t key_bytes)
@@ -146,5 +26,16 @@ const struct sg_model *sg_model_find(const char *key, size_t key_bytes)
 
 const char *sg_model_names(void)
 {
-    return "h200, h100, a100-pcie, a100-sxm, rtx4090, v100";
+    static const char names[] =
+#define SG_MODEL(key_, name_) key_ ", "
+#define SG_FIGURE(field, value, source)
+#define SG_MODEL_END
+#include "simgpu/models.def"
+#undef SG_MODEL
+#undef SG_FIGURE
+#undef SG_MODEL_END
+        ;
+    static char text[sizeof names]; /* without what follows the last name */
+    memcpy(text, names, sizeof names - 3);
+    return text;
 }

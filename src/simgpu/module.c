@@ -33,7 +33,7 @@ static CUresult place_globals(struct sg_module *m, struct ptx_error *error)
                                .depth = 1,
                                .dst_device = m->context->device,
                                .src_device = SG_ON_HOST};
-        if (g->size_bytes && !(g->init ? sg_copy_execute(&init, &moved, &bad) : sg_fill_execute(&zero, &bad)))
+        if (g->size_bytes && !(g->init ? sg_copy_execute(&init, &moved, &bad) : sg_fill_execute(&zero, &moved, &bad)))
             return CUDA_ERROR_UNKNOWN;
     }
     return CUDA_SUCCESS;
@@ -101,6 +101,7 @@ CUresult sg_module_build(struct sg_context *context, struct ptx_module *ptx, str
     m->ptx = ptx;
     DL_APPEND(context->modules, m);
     uint64_t code = ptx_module_code_bytes(ptx);
+    sg_time_units(SG_UNIT_MODULE_KIB, (double)code / 1024);
     CUresult r = sg_vram_take(context->device, code);
     if (!r) {
         m->charge_bytes = code;

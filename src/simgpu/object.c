@@ -105,6 +105,14 @@ uint64_t sg_random(void)
     return x * UINT64_C(0x2545f4914f6cdd1d);
 }
 
+uint64_t sg_call_random(void)
+{
+    uint64_t z = sg.call_random += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
 static pthread_key_t thread_key;
 static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
 
@@ -149,6 +157,7 @@ CUresult sg_enter_unlocked(const char *function)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (sg_thread()->in_host_call)
         return CUDA_ERROR_NOT_PERMITTED; /* a host function must not call CUDA */
+    sg_time_call(function);
     if (sg.config.fail_count)
         return sg_fail_check(function);
     return CUDA_SUCCESS;

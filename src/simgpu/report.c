@@ -8,9 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SCHEMA_VERSION 1
+#define SCHEMA_VERSION 2
 
-static bool expand(const char *pattern, char *path, size_t bytes)
+bool sg_report_path(const char *pattern, char *path, size_t bytes)
 {
     size_t n = 0;
     for (const char *p = pattern; *p; p++) {
@@ -39,6 +39,7 @@ static void put_device(FILE *f, const struct sg_device *d, bool last)
             d->kernels);
     put_tiers(f, "kernel_read_bytes", d->read);
     put_tiers(f, "kernel_write_bytes", d->written);
+    sg_time_report_gpu(f, d->index);
     fprintf(f, "      \"warp_instructions\": %" PRIu64 ",\n      \"flops\": %" PRIu64 ",\n", d->warp_instructions,
             d->flops);
     fprintf(f,
@@ -55,7 +56,7 @@ static void put_device(FILE *f, const struct sg_device *d, bool last)
 void sg_report_write(void)
 {
     char path[4200], part[4224];
-    if (!sg.config.report[0] || !expand(sg.config.report, path, sizeof path))
+    if (!sg.config.report[0] || !sg_report_path(sg.config.report, path, sizeof path))
         return;
     snprintf(part, sizeof part, "%s.part", path); /* renamed when complete: readers never see half a report */
     FILE *f = fopen(part, "we");
@@ -65,6 +66,7 @@ void sg_report_write(void)
     }
     fprintf(f, "{\n  \"schema\": %d,\n  \"pid\": %" PRIu64 ",\n  \"model\": \"%s\",\n  \"seed\": %" PRIu64 ",\n",
             SCHEMA_VERSION, sg.pid, sg.config.model->key, sg.config.seed);
+    sg_time_report(f);
     fprintf(f,
             "  \"host_limit_bytes\": %" PRIu64 ",\n  \"peak_host_bytes\": %" PRIu64
             ",\n  \"host_in_use_bytes\": %" PRIu64 ",\n",
@@ -94,5 +96,6 @@ __attribute__((destructor)) static void at_exit(void)
     if (sg_check.leak)
         sg_leak_report();
     sg_report_write();
+    sg_timeline_write();
     pthread_mutex_unlock(&sg.lock);
 }

@@ -23,6 +23,7 @@ CUresult cuProfilerStop(void);
 
 #include "simgpu/pagetable.h"
 #include "simgpu/ptx/ptx.h"
+#include "simgpu/vtime.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -41,6 +42,7 @@ CUresult cuProfilerStop(void);
 #define SG_BLOCK_SLOTS (SG_PAGE_BYTES / SG_SMALL_SLOT_BYTES)
 #define SG_POISON UINT64_C(0xfff7deadfff7dead) /* a NaN as f32 and f64, an absurd integer, no address */
 #define SG_ON_HOST (-1)                        /* in place of a device's index */
+#define SG_MIB (UINT64_C(1) << 20)
 
 /* ---- models and settings ---- */
 
@@ -59,6 +61,14 @@ struct sg_model {
     int copy_engines;
     int fp64_ratio; /* f32 rate over f64 rate */
     bool peer, peer_atomics, ecc, rdma;
+    /* what virtual time rests on; GB are 10^9 bytes */
+    double fp32_tflops, fp64_tflops, tensor_tflops;
+    double vram_gbps;
+    double h2d_gbps, d2h_gbps, both_ways_gbps; /* copies; each way when both are busy */
+    double host_read_gbps, host_write_gbps;    /* kernels on host memory */
+    double peer_gbps;
+    double memory_latency_cycles, host_latency_ns;
+    int schedulers_per_sm;
 };
 
 const struct sg_model *sg_model_find(const char *key, size_t key_bytes); /* NULL: no such model */
@@ -84,6 +94,7 @@ struct sg_config {
     bool eager;          /* CUDA_MODULE_LOADING=EAGER: libraries are loaded into all contexts at once */
     int log_level;       /* SIMGPU_LOG: 0 off, 1 error, 2 warn (default), 3 info */
     char report[4096];   /* SIMGPU_REPORT, %p expanded when written; "" = none */
+    char timeline[4096]; /* SIMGPU_TIMELINE, likewise */
     struct sg_fail *fails;
     size_t fail_count;
 };
@@ -304,6 +315,7 @@ struct sg_context {
     struct ptx_heap *heap; /* of the kernels' malloc; its memory is one of allocs */
     uint64_t heap_va, heap_bytes;
     struct ptx_fifo *fifo; /* of their printf */
+    struct sg_vcontext *vtime;
     struct sg_context *prev, *next;
 };
 
@@ -330,6 +342,7 @@ struct sg_stream {
         CUlaunchMemSyncDomain domain;
         bool has_map;
     } hints;                                 /* see streamattr.c */
+    struct sg_vstream *vtime;                /* NULL: out of host memory */
     struct sg_stream *prev, *next;           /* of the context */
     struct sg_stream *busy_prev, *busy_next; /* of sg.busy_streams */
 };
@@ -339,7 +352,8 @@ struct sg_mark { /* one recording of an event */
     unsigned refs;
     bool done;
     struct sg_clock *clock; /* what is over when it is done; owned, see race.c */
-    uint64_t time_ns;
+    bool placed, given_up;      /* see vtime.c */
+    uint64_t time_ns, lower_ns; /* virtual; until it is placed, it is not before lower_ns */
     struct sg_context *context; /* compared only */
 };
 
@@ -374,6 +388,7 @@ struct sg_copy { /* also 2D and 3D; an operand is a plain host pointer or an add
     int dst_device, src_device; /* or SG_ON_HOST */
     void *staging;              /* owned: the source's rows without gaps */
     size_t depth, dst_slice, src_slice;
+    bool pageable; /* the host's side is, and is not staged */
 };
 static inline uint64_t sg_copy_bytes(const struct sg_copy *copy)
 {
@@ -432,6 +447,7 @@ struct sg_op {
         struct sg_host_call host;
         struct sg_value value;
     };
+    struct sg_vop *vop;                /* its side in virtual time */
     struct sg_op *next;                /* of the stream */
     struct sg_op *run_prev, *run_next; /* of the device's lists */
 };
@@ -458,6 +474,7 @@ struct sg_function {
     struct sg_entry *entry;         /* of a library's module: its kernel */
     struct sg_legacy *legacy;       /* see legacy.c */
     unsigned in_flight;
+    struct sg_kernel_total *time_total; /* NULL until its first launch */
     struct sg_function *next;
 };
 
@@ -488,7 +505,7 @@ struct sg {
     struct sg_region **regions; /* a flat sparse table, one per 2 MiB page */
     struct sg_ranges reservations, hosts;
     struct sg_stream *busy_streams;
-    uint64_t random;
+    uint64_t random, call_random;
     unsigned workers, idle_workers, copy_threads, idle_copy_threads, waiting;
     unsigned value_threads;                   /* one, once a stream has waited for a value */
     unsigned blocked_threads;                 /* of the job's: in a wait of the engine */
@@ -504,6 +521,8 @@ struct sg_thread {
     unsigned depth;
     bool in_host_call;
     CUstreamCaptureMode capture_mode;
+    uint64_t clock_ns; /* virtual; 0 = not begun */
+    unsigned polls;    /* questions in a row that were answered "not ready" */
 };
 struct sg_thread *sg_thread(void);
 
@@ -518,6 +537,8 @@ static inline void sg_relax(void)
 
 uint64_t sg_now_ns(void);
 uint64_t sg_random(void);
+/* The same for what a call decides in the calling thread: one thread's calls see the same sequence in every run. */
+uint64_t sg_call_random(void);
 
 /* ---- entry and exit of the API's functions ---- */
 
@@ -583,7 +604,8 @@ struct sg_moved {
     uint64_t bytes[SG_DIRECTION_COUNT];
 };
 bool sg_copy_execute(const struct sg_copy *copy, struct sg_moved *moved, uint64_t *bad_out);
-bool sg_fill_execute(const struct sg_fill *fill, uint64_t *bad_out);
+/* VRAM counts as D2D, the host's memory as D2H. */
+bool sg_fill_execute(const struct sg_fill *fill, struct sg_moved *moved, uint64_t *bad_out);
 /* Is memory in [va, va+bytes) named by unfinished work (of any device in device_mask)? describes the first such */
 bool sg_in_flight(uint64_t va, uint64_t bytes, unsigned device_mask, char *text, size_t text_bytes);
 /* Stream memory operations, with sg.lock held: whether a wait's condition holds (or its memory is gone); carrying out a head
@@ -612,6 +634,7 @@ unsigned sg_sync_domain_count(void);
 CUresult sg_policy_window_check(const CUaccessPolicyWindow *window); /* INVALID_VALUE beyond what the device has */
 
 void sg_report_write(void); /* SIMGPU_REPORT; needs sg.lock */
+bool sg_report_path(const char *pattern, char *path, size_t bytes); /* %p expanded; false: too long or empty */
 
 /* ---- generated ---- */
 struct sg_symbol {

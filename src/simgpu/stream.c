@@ -16,6 +16,7 @@ struct sg_stream *sg_stream_create(struct sg_context *context, enum sg_stream_ty
     s->number = sg.next_number++;
     sg_object_add(&s->object, SG_STREAM);
     DL_APPEND(context->streams, s);
+    sg_time_stream_begin(s);
     return s;
 }
 
@@ -128,10 +129,7 @@ static CUresult synchronize(CUstream handle, bool per_thread)
     if (r)
         return r;
     uint64_t context = s->context->object.id;
-    if (s->head)
-        sg_wait_ticket(s, s->submitted);
-    else if (sg_check.race)
-        sg_race_join_stream(s);
+    sg_wait_ticket(s, s->submitted);
     struct sg_context *c = sg_object_find(context, SG_CONTEXT);
     return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
@@ -153,9 +151,15 @@ static CUresult query(CUstream handle, bool per_thread)
     CUresult r = sg_enter_stream("cuStreamQuery", handle, per_thread, &s);
     if (r)
         return r;
-    if (!s->head && sg_check.race)
+    uint64_t id = s->object.id, context = s->context->object.id;
+    bool over = !s->vtime || sg_time_is_over(&(struct sg_goal){.stream = s->vtime, .seq = sg.next_seq});
+    s = sg_object_find(id, SG_STREAM); /* another thread may have destroyed both meanwhile */
+    struct sg_context *c = sg_object_find(context, SG_CONTEXT);
+    if (!c || c->sticky)
+        return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    if (over && s && sg_check.race)
         sg_race_join_stream(s);
-    return sg_leave(s->head ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+    return sg_leave(!over || (s && s->head) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
 }
 
 CUresult cuStreamQuery(CUstream stream)

@@ -107,6 +107,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     r = sg_chunk_create(device, size >> SG_PAGE_SHIFT, prop->requestedHandleTypes != 0, &chunk);
     if (r)
         return sg_leave(r);
+    sg_time_units(device == SG_ON_HOST ? SG_UNIT_PINNED_MIB : SG_UNIT_CHUNK_CREATE,
+                  (double)(device == SG_ON_HOST ? size / SG_MIB : size >> SG_PAGE_SHIFT));
     chunk->prop = *prop;
     chunk->handle_refs = 1;
     sg_object_add(&chunk->object, SG_CHUNK);
@@ -252,6 +254,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     if (!whole_mappings(ptr, size))
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     report_unmap(ptr, size);
+    sg_time_units(SG_UNIT_CHUNK_UNMAP, (double)(size >> SG_PAGE_SHIFT));
     for (uint64_t va = ptr; va < ptr + size;) {
         struct sg_mapping *m = sg_mapping_at(va);
         uint64_t bytes = m->region.bytes;
@@ -324,6 +327,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
         if (r)
             return sg_leave(r);
     }
+    sg_time_units(SG_UNIT_CHUNK_ACCESS, (double)(size >> SG_PAGE_SHIFT) * (double)count);
     for (size_t i = 0; i < count; i++) {
         if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
             sg.devices[desc[i].location.id].set_accesses++;

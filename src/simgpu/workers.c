@@ -151,6 +151,7 @@ static void finish_kernel(struct sg_op *op)
         }
         d->warp_instructions += n->warp_instructions;
         d->flops += n->flops;
+        sg_time_kernel_ran(op, n);
         const struct ptx_fault *fault = ptx_grid_fault(k->run);
         if (fault && fault->kind != PTX_FAULT_NONE && fault->kind != PTX_FAULT_ABORTED)
             report_fault(op, fault);
@@ -245,10 +246,11 @@ void sg_copy_op_run(struct sg_op *op)
     uint64_t bad = 0;
     struct sg_device *d = &sg.devices[op->stream->context->device];
     pthread_mutex_unlock(&sg.lock);
-    bool ok = op->kind == SG_OP_COPY ? sg_copy_execute(&op->copy, &moved, &bad) : sg_fill_execute(&op->fill, &bad);
+    bool ok = op->kind == SG_OP_COPY ? sg_copy_execute(&op->copy, &moved, &bad) : sg_fill_execute(&op->fill, &moved, &bad);
     pthread_mutex_lock(&sg.lock);
-    for (int i = 0; i < SG_DIRECTION_COUNT; i++)
+    for (int i = 0; i < SG_DIRECTION_COUNT && op->kind == SG_OP_COPY; i++)
         d->copied[i] += moved.bytes[i];
+    sg_time_moved(op, &moved);
     if (!ok) {
         char near[220], line[400];
         enum sg_finding_kind rule = sg_finding_at(d->index, bad);
@@ -356,6 +358,7 @@ static void *host_thread(void *arg)
         d->host_busy = true;
         DL_DELETE2(d->host_ops, op, run_prev, run_next);
         struct sg_host_call call = op->host;
+        sg_time_host_begin(op);
         pthread_mutex_unlock(&sg.lock);
         if (call.callback)
             call.callback(call.handle, call.status, call.data);

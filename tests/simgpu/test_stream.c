@@ -239,7 +239,7 @@ Test(stream, events_measure_time_unless_told_not_to)
     OK(cuEventRecord(quiet, NULL));
     OK(cuEventSynchronize(b));
     OK(cuEventElapsedTime_v2(&ms, a, b));
-    cr_assert(ms >= 19.9f && ms < 10000, "%f", (double)ms);
+    cr_assert(ms >= 0 && ms < 1, "%f: what the host does meanwhile takes no virtual time", (double)ms);
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime_v2(&ms, a, quiet));
     static struct gate gate = GATE_INIT;
     hold(NULL, &gate);

@@ -151,7 +151,7 @@ Test(whole, the_report_tells_what_happened)
     snprintf(path, sizeof path, "/tmp/simgpu-test-%d-%d.json", (int)getpid(), (int)r.pid);
     const char *text = slurp(path);
     unlink(path);
-    cr_assert_not_null(strstr(text, "\"schema\": 1,"));
+    cr_assert_not_null(strstr(text, "\"schema\": 2,"));
     cr_assert_not_null(strstr(text, "\"vram_bytes\": 67108864,"));
     cr_assert_not_null(strstr(text, "\"peak_vram_bytes\": 6291456,"), "%s", text); /* a context and two granules */
     cr_assert_not_null(strstr(text, "\"peak_vram_bytes\": 0,"));

@@ -184,6 +184,7 @@ static void add_counters(struct ptx_counters *to, const struct ptx_counters *fro
     to->warp_instructions += from->warp_instructions;
     to->thread_instructions += from->thread_instructions;
     to->flops += from->flops;
+    to->accesses += from->accesses;
     for (unsigned t = 0; t < SG_TIER_COUNT; t++) {
         to->read_bytes[t] += from->read_bytes[t];
         to->write_bytes[t] += from->write_bytes[t];
@@ -415,4 +416,11 @@ const struct ptx_fault *ptx_grid_fault(const struct ptx_grid *g)
 const struct ptx_counters *ptx_grid_counters(const struct ptx_grid *g)
 {
     return &g->counters;
+}
+
+void ptx_grid_counters_now(struct ptx_grid *g, struct ptx_counters *counters_out)
+{
+    pthread_mutex_lock(&g->lock);
+    *counters_out = g->counters;
+    pthread_mutex_unlock(&g->lock);
 }

@@ -129,6 +129,7 @@ struct ptx_counters {
     uint64_t warp_instructions;
     uint64_t thread_instructions;
     uint64_t flops;                                                 /* fp32+fp64 operations, fma = 2 */
+    uint64_t accesses;                                              /* to global memory, per thread */
     uint64_t read_bytes[SG_TIER_COUNT], write_bytes[SG_TIER_COUNT]; /* global accesses, atomics count in both */
 };
 
@@ -175,6 +176,7 @@ void ptx_grid_abort(struct ptx_grid *grid); /* from any thread: the grid ends wi
 /* After PTX_DONE. The first fault in (block, thread) order among those seen; kind NONE = success. */
 const struct ptx_fault *ptx_grid_fault(const struct ptx_grid *grid);
 const struct ptx_counters *ptx_grid_counters(const struct ptx_grid *grid);
+void ptx_grid_counters_now(struct ptx_grid *grid, struct ptx_counters *counters_out); /* so far; from any thread */
 
 /* Grids created from now on run on the architecture's baseline instruction set instead of the best one of this machine.
  * The results are the same bits, which is what tests use this for. Thread-safe. */

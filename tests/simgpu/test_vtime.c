@@ -1,0 +1,523 @@
+/* Virtual time: the same in every run, at the model's rates, with the overlap that hardware has. */
+#include "kernels.h"
+#include "scene.h"
+#include "sim_test.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define COPY_BYTES (64 * MIB)
+
+struct figures {
+    const char *key;
+    double h2d_gbps, d2h_gbps, both_ways_gbps, vram_gbps, host_read_gbps;
+};
+
+static const struct figures models[] = {
+#define SG_MODEL(key_, name_)                                                                                          \
+    {                                                                                                                  \
+        .key = key_,
+#define SG_FIGURE(field, value, source) SG_FIGURE_##field(value)
+#define SG_MODEL_END                                                                                                   \
+    }                                                                                                                  \
+    ,
+#define SG_FIGURE_h2d_gbps(v) .h2d_gbps = v,
+#define SG_FIGURE_d2h_gbps(v) .d2h_gbps = v,
+#define SG_FIGURE_both_ways_gbps(v) .both_ways_gbps = v,
+#define SG_FIGURE_vram_gbps(v) .vram_gbps = v,
+#define SG_FIGURE_host_read_gbps(v) .host_read_gbps = v,
+#define SG_FIGURE_major(v)
+#define SG_FIGURE_minor(v)
+#define SG_FIGURE_vram_bytes(v)
+#define SG_FIGURE_context_bytes(v)
+#define SG_FIGURE_sm_count(v)
+#define SG_FIGURE_blocks_per_sm(v)
+#define SG_FIGURE_threads_per_sm(v)
+#define SG_FIGURE_shared_per_sm_bytes(v)
+#define SG_FIGURE_shared_optin_bytes(v)
+#define SG_FIGURE_l2_bytes(v)
+#define SG_FIGURE_clock_khz(v)
+#define SG_FIGURE_memory_clock_khz(v)
+#define SG_FIGURE_bus_bits(v)
+#define SG_FIGURE_pci_device_id(v)
+#define SG_FIGURE_copy_engines(v)
+#define SG_FIGURE_fp64_ratio(v)
+#define SG_FIGURE_peer(v)
+#define SG_FIGURE_peer_atomics(v)
+#define SG_FIGURE_ecc(v)
+#define SG_FIGURE_rdma(v)
+#define SG_FIGURE_fp32_tflops(v)
+#define SG_FIGURE_fp64_tflops(v)
+#define SG_FIGURE_tensor_tflops(v)
+#define SG_FIGURE_host_write_gbps(v)
+#define SG_FIGURE_peer_gbps(v)
+#define SG_FIGURE_memory_latency_cycles(v)
+#define SG_FIGURE_host_latency_ns(v)
+#define SG_FIGURE_schedulers_per_sm(v)
+#include "simgpu/models.def"
+};
+
+static const struct figures *figures_of(const char *key)
+{
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
+        if (!strcmp(models[i].key, key))
+            return &models[i];
+    cr_assert_fail("%s", key);
+    return NULL;
+}
+
+static uint64_t now_ns(void)
+{
+    static uint64_t (*now)(void);
+    if (!now)
+        *(void **)&now = dlsym(RTLD_DEFAULT, "sg_virtual_now_ns");
+    cr_assert_not_null(now);
+    return now();
+}
+
+static CUfunction kernel(const char *name)
+{
+    CUmodule module;
+    CUfunction f;
+    OK(cuModuleLoadData(&module, kernels_ptx));
+    OK(cuModuleGetFunction(&f, module, name));
+    return f;
+}
+
+static void launch(CUfunction f, unsigned blocks, unsigned threads, CUstream s, void **params)
+{
+    OK(cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, 0, s, params, NULL));
+}
+
+static void launch_fill(CUfunction f, unsigned blocks, CUdeviceptr p, CUstream s)
+{
+    unsigned value = 3, n = blocks * 128;
+    launch(f, blocks, 128, s, (void *[]){&p, &value, &n});
+}
+
+static CUstream stream(void)
+{
+    CUstream s;
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    return s;
+}
+
+static double seconds_between(CUevent a, CUevent b)
+{
+    float ms = -1;
+    OK(cuEventElapsedTime_v2(&ms, a, b));
+    return (double)ms * 1e-3;
+}
+
+/* ---- the same in every run ---- */
+
+/* Copies, kernels, two streams tied by events, a host function, polling; prints the thread's clock and an elapsed time. */
+static void nothing(void *arg)
+{
+    (void)arg;
+}
+
+static int scene_mixed(void)
+{
+    machine_with_context("h200,vram=64M");
+    CUfunction f = kernel("fill");
+    CUdeviceptr p;
+    CUevent begin, end, tie;
+    void *host;
+    float ms;
+    CUstream a = stream(), b;
+    OK(cuStreamCreate(&b, CU_STREAM_DEFAULT));
+    OK(cuEventCreate(&begin, 0));
+    OK(cuEventCreate(&end, 0));
+    OK(cuEventCreate(&tie, CU_EVENT_DISABLE_TIMING));
+    OK(cuMemAlloc_v2(&p, 8 * MIB));
+    OK(cuMemAllocHost_v2(&host, 4 * MIB));
+    memset(host, 1, 4 * MIB);
+    OK(cuEventRecord(begin, a));
+    for (unsigned i = 0; i < 12; i++) {
+        uint32_t word = i;
+        OK(cuMemcpyHtoDAsync_v2(p, host, 4 * MIB, a));
+        launch_fill(f, 40 + 30 * i, p + 4 * MIB, b);
+        launch_fill(f, 200, p, a);
+        OK(cuEventRecord(tie, a));
+        OK(cuStreamWaitEvent(b, tie, 0));
+        OK(cuMemcpyDtoHAsync_v2(host, p, 1 * MIB, b));
+        OK(cuMemsetD32Async(p + 6 * MIB, i, 1000, NULL));
+        OK(cuMemcpyHtoD_v2(p + 7 * MIB, &word, sizeof word));
+        if (i % 4 == 1)
+            OK(cuLaunchHostFunc(a, nothing, NULL));
+        while (cuEventQuery(tie) == CUDA_ERROR_NOT_READY)
+            ;
+        if (i % 3 == 2)
+            while (cuStreamQuery(b) == CUDA_ERROR_NOT_READY)
+                ;
+        if (i % 5 == 4)
+            OK(cuStreamSynchronize(a));
+    }
+    OK(cuEventRecord(end, a));
+    while (cuEventElapsedTime_v2(&ms, begin, end) == CUDA_ERROR_NOT_READY)
+        ;
+    OK(cuCtxSynchronize());
+    printf("%llu %.6f\n", (unsigned long long)now_ns(), (double)ms);
+    return 0;
+}
+
+/* ---- reports ---- */
+
+static int scene_report(void)
+{
+    machine_with_context("h200,vram=64M");
+    CUfunction f = kernel("fill");
+    CUdeviceptr p;
+    void *host;
+    CUstream a = stream(), b = stream();
+    OK(cuMemAlloc_v2(&p, 8 * MIB));
+    OK(cuMemAllocHost_v2(&host, 4 * MIB));
+    for (int i = 0; i < 3; i++) {
+        launch_fill(f, 132, p, a);
+        OK(cuMemcpyHtoDAsync_v2(p + 4 * MIB, host, 4 * MIB, b));
+    }
+    OK(cuCtxSynchronize());
+    return 0;
+}
+
+SCENES({"mixed", scene_mixed}, {"report", scene_report})
+
+Test(vtime, a_single_threaded_job_takes_the_same_nanoseconds_twenty_times)
+{
+    char first[128] = "";
+    for (int i = 0; i < 20; i++) {
+        struct hr_test_result r = play("SIM_SCENE=mixed", NULL);
+        cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 0, "%s", r.err);
+        cr_assert(strlen(r.out) > 10 && strlen(r.out) < sizeof first, "%s", r.out);
+        if (!i)
+            strcpy(first, r.out);
+        cr_assert_str_eq(r.out, first, "run %d", i);
+        hr_test_result_finish(&r);
+    }
+}
+
+static void expect_rate(const char *what, double seconds, double bytes, double gbps)
+{
+    double rate = bytes / seconds * 1e-9;
+    cr_assert(fabs(rate - gbps) <= 0.01 * gbps, "%s: %.3f GB/s, the model says %.3f", what, rate, gbps);
+}
+
+/* Large copies, each between two events. */
+static void copies_reach_the_bandwidth(const char *key)
+{
+    char description[64];
+    snprintf(description, sizeof description, "%s,vram=256M,host=256M", key);
+    machine_with_context(description);
+    const struct figures *m = figures_of(key);
+    CUdeviceptr p;
+    CUevent e[4];
+    void *host;
+    OK(cuMemAlloc_v2(&p, 2 * COPY_BYTES));
+    OK(cuMemAllocHost_v2(&host, COPY_BYTES));
+    for (int i = 0; i < 4; i++)
+        OK(cuEventCreate(&e[i], 0));
+    CUstream s = stream();
+    OK(cuEventRecord(e[0], s));
+    OK(cuMemcpyHtoDAsync_v2(p, host, COPY_BYTES, s));
+    OK(cuEventRecord(e[1], s));
+    OK(cuMemcpyDtoHAsync_v2(host, p, COPY_BYTES, s));
+    OK(cuEventRecord(e[2], s));
+    for (int i = 0; i < 20; i++)
+        OK(cuMemcpyDtoDAsync_v2(p + COPY_BYTES, p, COPY_BYTES, s));
+    OK(cuEventRecord(e[3], s));
+    OK(cuStreamSynchronize(s));
+    expect_rate("H2D", seconds_between(e[0], e[1]), COPY_BYTES, m->h2d_gbps);
+    expect_rate("D2H", seconds_between(e[1], e[2]), COPY_BYTES, m->d2h_gbps);
+    /* each copy reads and writes; the engine's latency weighs more beside VRAM's bandwidth */
+    double least = 20 * 2.0 * COPY_BYTES / (m->vram_gbps * 0.9e9), most = least + 20 * 5e-6;
+    double took = seconds_between(e[2], e[3]);
+    cr_assert(took >= least && took <= most, "%g s, expected %g to %g", took, least, most);
+}
+
+Test(vtime, copies_reach_the_bandwidth_of_pcie_5)
+{
+    copies_reach_the_bandwidth("h200");
+}
+
+Test(vtime, copies_reach_the_bandwidth_of_pcie_4)
+{
+    copies_reach_the_bandwidth("a100-pcie");
+}
+
+Test(vtime, copies_reach_the_bandwidth_of_pcie_3)
+{
+    copies_reach_the_bandwidth("v100");
+}
+
+/* How long `seconds` of work take from one synchronisation to the next. */
+static double clocked(uint64_t since_ns)
+{
+    OK(cuCtxSynchronize());
+    return (double)(now_ns() - since_ns) * 1e-9;
+}
+
+Test(vtime, both_directions_and_compute_overlap)
+{
+    enum { COUNT = 16, BYTES = 4 << 20 };
+    machine_with_context("a100-pcie,vram=64M,host=64M");
+    const struct figures *m = figures_of("a100-pcie");
+    CUfunction f = kernel("fill");
+    CUdeviceptr p;
+    char *host;
+    CUstream in = stream(), out = stream(), compute = stream();
+    OK(cuMemAlloc_v2(&p, 3 * (size_t)BYTES));
+    OK(cuMemAllocHost_v2((void **)&host, 2 * (size_t)BYTES));
+    double took[4];
+    for (int round = 0; round < 4; round++) { /* in alone, out alone, compute alone, all three */
+        OK(cuCtxSynchronize());
+        uint64_t begin = now_ns();
+        for (int i = 0; i < COUNT; i++) {
+            if (round == 0 || round == 3)
+                OK(cuMemcpyHtoDAsync_v2(p, host, BYTES, in));
+            if (round == 1 || round == 3)
+                OK(cuMemcpyDtoHAsync_v2(host + BYTES, p + BYTES, BYTES, out));
+            if (round == 2 || round == 3)
+                launch_fill(f, 216, p + 2 * (size_t)BYTES, compute);
+        }
+        took[round] = clocked(begin);
+    }
+    double bytes = (double)COUNT * BYTES;
+    cr_assert(fabs(took[0] * 1e9 - bytes / m->h2d_gbps) < COUNT * 5000 + 50000, "%g", took[0]);
+    cr_assert(fabs(took[1] * 1e9 - bytes / m->d2h_gbps) < COUNT * 5000 + 50000, "%g", took[1]);
+    double both = bytes / (m->both_ways_gbps * 1e9);
+    cr_assert(took[3] > 0.97 * both && took[3] < 1.08 * both, "%g s; both ways at once they should take %g", took[3],
+              both);
+    cr_assert_lt(took[2], took[0], "the kernels are the shortest part here");
+}
+
+Test(vtime, kernels_and_copies_of_different_streams_do_not_wait_for_each_other)
+{
+    machine_with_context("h200,vram=64M,host=64M");
+    CUfunction f = kernel("fill");
+    CUdeviceptr p;
+    void *host;
+    CUevent e[4];
+    CUstream a = stream(), b = stream();
+    OK(cuMemAlloc_v2(&p, 16 * MIB));
+    OK(cuMemAllocHost_v2(&host, 8 * MIB));
+    for (int i = 0; i < 4; i++)
+        OK(cuEventCreate(&e[i], 0));
+    OK(cuEventRecord(e[0], a));
+    OK(cuMemcpyHtoDAsync_v2(p, host, 8 * MIB, a)); /* 160 us and more */
+    OK(cuEventRecord(e[1], a));
+    launch_fill(f, 132, p + 8 * MIB, b);
+    OK(cuEventRecord(e[2], b));
+    OK(cuStreamWaitEvent(b, e[1], 0));
+    launch_fill(f, 132, p + 8 * MIB, b);
+    OK(cuEventRecord(e[3], b));
+    OK(cuCtxSynchronize());
+    double copy_end = seconds_between(e[0], e[1]);
+    cr_assert_lt(seconds_between(e[0], e[2]), copy_end / 2, "the first kernel ran beside the copy");
+    cr_assert_gt(seconds_between(e[0], e[3]), copy_end, "the second one was told to wait");
+}
+
+Test(vtime, elapsed_time_is_the_sum_of_what_lies_between)
+{
+    enum { COUNT = 10 };
+    machine_with_context("h200,vram=64M,host=64M");
+    const struct figures *m = figures_of("h200");
+    CUdeviceptr p;
+    void *host;
+    CUevent a, b;
+    CUstream s = stream();
+    OK(cuMemAlloc_v2(&p, 4 * MIB));
+    OK(cuMemAllocHost_v2(&host, 4 * MIB));
+    OK(cuEventCreate(&a, 0));
+    OK(cuEventCreate(&b, 0));
+    OK(cuEventRecord(a, s));
+    for (int i = 0; i < COUNT; i++)
+        OK(cuMemcpyHtoDAsync_v2(p, host, 4 * MIB, s));
+    OK(cuEventRecord(b, s));
+    OK(cuEventSynchronize(b));
+    double expected = COUNT * (4 * MIB / m->h2d_gbps + 4000); /* each with the engine's latency */
+    double ns = seconds_between(a, b) * 1e9;
+    cr_assert(fabs(ns - expected) < 2500, "%f, expected %f: the first one starts when its call is over", ns, expected);
+}
+
+Test(vtime, few_blocks_use_few_sms_and_host_memory_is_slower)
+{
+    machine_with_context("h200,vram=64M,host=64M");
+    CUfunction f = kernel("fill");
+    CUdeviceptr vram, mapped;
+    void *host;
+    CUevent e[4];
+    CUstream s = stream();
+    unsigned value = 1, n = 132 * 1024;
+    OK(cuMemAlloc_v2(&vram, 4 * n));
+    OK(cuMemAllocHost_v2(&host, 4 * n));
+    OK(cuMemHostGetDevicePointer_v2(&mapped, host, 0));
+    for (int i = 0; i < 4; i++)
+        OK(cuEventCreate(&e[i], 0));
+    OK(cuEventRecord(e[0], s));
+    launch(f, 132, 1024, s, (void *[]){&vram, &value, &n});
+    OK(cuEventRecord(e[1], s));
+    launch(f, 132, 1024, s, (void *[]){&mapped, &value, &n});
+    OK(cuEventRecord(e[2], s));
+    for (unsigned i = 0; i < 132; i++) /* one block each: one SM each, one after the other */
+        launch(f, 1, 1024, s, (void *[]){&vram, &value, &n});
+    OK(cuEventRecord(e[3], s));
+    OK(cuStreamSynchronize(s));
+    double near = seconds_between(e[0], e[1]), far = seconds_between(e[1], e[2]), single = seconds_between(e[2], e[3]);
+    cr_assert_gt(far, 4.0 * n / 53e9, "%g", far);
+    cr_assert_lt(near, far);
+    cr_assert_gt(single, 10 * near);
+}
+
+/* ---- questions ---- */
+
+Test(vtime, a_question_is_answered_by_virtual_time_and_asking_again_ends)
+{
+    machine_with_context("h200,vram=64M,host=64M");
+    CUdeviceptr p;
+    void *host;
+    CUevent e, first;
+    float ms;
+    CUstream s = stream();
+    OK(cuMemAlloc_v2(&p, 16 * MIB));
+    OK(cuMemAllocHost_v2(&host, 16 * MIB));
+    OK(cuEventCreate(&e, 0));
+    OK(cuEventCreate(&first, 0));
+    OK(cuEventRecord(first, s));
+    for (int i = 0; i < 10; i++)
+        OK(cuMemcpyHtoDAsync_v2(p, host, 16 * MIB, s)); /* 3.4 ms of the link */
+    OK(cuEventRecord(e, s));
+    uint64_t begin = now_ns();
+    GIVES(CUDA_ERROR_NOT_READY, cuEventElapsedTime_v2(&ms, first, e));
+    unsigned asked = 0;
+    while (cuEventQuery(e) == CUDA_ERROR_NOT_READY)
+        cr_assert_lt(++asked, 200);
+    cr_assert_gt(asked, 3);
+    OK(cuStreamQuery(s));
+    OK(cuEventElapsedTime_v2(&ms, first, e));
+    double waited = (double)(now_ns() - begin) * 1e-6;
+    cr_assert(waited > 0.9 * (double)ms && waited < 1.02 * (double)ms, "%f ms, the work takes %f", waited, (double)ms);
+}
+
+Test(vtime, questions_and_waits_pass_by_a_kernel_that_spins, .timeout = 60)
+{
+    machine_with_context("h200,vram=64M,host=64M");
+    CUfunction spin = kernel("spin"), fill = kernel("fill");
+    volatile uint32_t *flag;
+    CUdeviceptr p, none = 0;
+    CUevent e;
+    void *host;
+    CUstream held = stream(), other = stream();
+    OK(cuMemAlloc_v2(&p, 4 * MIB));
+    OK(cuMemAllocHost_v2((void **)&flag, 4096));
+    OK(cuMemAllocHost_v2(&host, MIB));
+    OK(cuEventCreate(&e, 0));
+    flag[0] = 0;
+    CUdeviceptr flag_va = (CUdeviceptr)(uintptr_t)flag;
+    launch(spin, 1, 1, held, (void *[]){&flag_va, &none, &none});
+    OK(cuEventRecord(e, held));
+    for (int i = 0; i < 100; i++) {
+        GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(held));
+        GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(e));
+        OK(cuMemcpyHtoDAsync_v2(p, host, MIB, other));
+        launch_fill(fill, 20, p, other);
+        if (i % 10 == 0)
+            launch_fill(fill, 500, p, other); /* more than the SMs that are left */
+        OK(cuStreamSynchronize(other));
+    }
+    flag[0] = 1;
+    OK(cuStreamSynchronize(held));
+    OK(cuEventQuery(e));
+}
+
+Test(vtime, work_behind_a_host_function_that_waits_does_not_hold_up_other_streams, .timeout = 60)
+{
+    machine_with_context("h200,vram=64M,host=64M");
+    static struct gate gate = GATE_INIT;
+    CUdeviceptr p;
+    void *host;
+    CUstream held = stream(), other = stream();
+    OK(cuMemAlloc_v2(&p, 4 * MIB));
+    OK(cuMemAllocHost_v2(&host, MIB));
+    OK(cuLaunchHostFunc(held, gate_wait, &gate));
+    gate_await_arrival(&gate);
+    for (int i = 0; i < 200; i++) {
+        OK(cuMemcpyHtoDAsync_v2(p, host, MIB, held)); /* needs the engine, before the other one */
+        OK(cuMemcpyHtoDAsync_v2(p + 2 * MIB, host, MIB, other));
+        OK(cuStreamSynchronize(other));
+        GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(held));
+    }
+    gate_open(&gate);
+    OK(cuStreamSynchronize(held));
+    OK(cuStreamQuery(held));
+}
+
+static void note_time(void *at)
+{
+    *(uint64_t *)at = now_ns();
+}
+
+Test(vtime, a_host_function_runs_at_its_place_in_time)
+{
+    machine_with_context("h200,vram=64M,host=64M");
+    static uint64_t seen_ns;
+    CUdeviceptr p;
+    void *host;
+    CUstream s = stream();
+    OK(cuMemAlloc_v2(&p, 16 * MIB));
+    OK(cuMemAllocHost_v2(&host, 16 * MIB));
+    uint64_t begin = now_ns();
+    OK(cuMemcpyHtoDAsync_v2(p, host, 16 * MIB, s));
+    OK(cuLaunchHostFunc(s, note_time, &seen_ns));
+    OK(cuStreamSynchronize(s));
+    double copy_ns = 16 * MIB / 50.0;
+    cr_assert_gt(seen_ns - begin, copy_ns);
+    cr_assert_geq(now_ns(), seen_ns);
+}
+
+/* ---- reports ---- */
+
+static const char *member(const char *text, const char *name)
+{
+    char key[64];
+    snprintf(key, sizeof key, "\"%s\": ", name);
+    const char *at = strstr(text, key);
+    cr_assert_not_null(at, "%s in %s", name, text);
+    return at + strlen(key);
+}
+
+Test(vtime, the_report_and_the_timeline_tell_what_ran_when)
+{
+    char report[64], timeline[64];
+    snprintf(report, sizeof report, "SIMGPU_REPORT=/tmp/simgpu-vtime-%d.json", (int)getpid());
+    snprintf(timeline, sizeof timeline, "SIMGPU_TIMELINE=/tmp/simgpu-line-%d.json", (int)getpid());
+    const char *env[] = {report, timeline, NULL};
+    struct hr_test_result r = play("SIM_SCENE=report", env);
+    cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 0, "%s", r.err);
+    hr_test_result_finish(&r);
+    const char *text = slurp(strchr(report, '=') + 1);
+    unlink(strchr(report, '=') + 1);
+    long long total = strtoll(member(text, "virtual_time_ns"), NULL, 10), sms = strtoll(member(text, "sms"), NULL, 10);
+    long long h2d = strtoll(member(text, "h2d"), NULL, 10),
+              both = strtoll(member(text, "compute_and_copy_ns"), NULL, 10);
+    cr_assert(sms > 3000 && sms < total, "%lld of %lld", sms, total);
+    cr_assert(h2d > 3 * 83886 && h2d < total, "%lld", h2d);
+    cr_assert(both > 0 && both <= sms, "%lld", both);
+    cr_assert_not_null(strstr(text, "{\"name\": \"fill\", \"count\": 3, \"ns\": "), "%s", text);
+    cr_assert_not_null(strstr(text, "\"launch\": {\"count\": 3, \"ns\": 7500}"), "%s", text);
+    text = slurp(strchr(timeline, '=') + 1);
+    unlink(strchr(timeline, '=') + 1);
+    int kernels = 0, copies = 0;
+    long long end = 0;
+    for (const char *at = text; (at = strstr(at, "{\"gpu\": 0, ")); at++) {
+        kernels += strncmp(member(at, "engine"), "\"sms\"", 5) == 0;
+        copies += strncmp(member(at, "engine"), "\"h2d\"", 5) == 0;
+        end = strtoll(member(at, "end_ns"), NULL, 10);
+        cr_assert_lt(strtoll(member(at, "start_ns"), NULL, 10), end);
+        cr_assert_leq(end, total);
+    }
+    cr_assert_eq(kernels, 3);
+    cr_assert_eq(copies, 3);
+}

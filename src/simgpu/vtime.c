@@ -127,6 +127,8 @@ void sg_time_submit(struct sg_op *op)
     s->refs++;
     v->device = (uint8_t)s->context->device;
     v->submit_ns = sg_thread_clock_ns();
+    s->submit_ns = later(s->submit_ns, v->submit_ns);
+    s->context->submit_ns = later(s->context->submit_ns, v->submit_ns);
     if (op->kind == SG_OP_KERNEL) {
         describe_kernel(v, op);
     } else if (op->kind == SG_OP_COPY || op->kind == SG_OP_FILL) {
@@ -135,6 +137,8 @@ void sg_time_submit(struct sg_op *op)
         v->pageable = op->kind == SG_OP_COPY && op->copy.pageable;
     } else if (op->kind == SG_OP_RECORD || op->kind == SG_OP_WAIT) {
         v->mark = sg_mark_ref(op->mark);
+        if (op->kind == SG_OP_RECORD)
+            v->mark->submit_ns = v->submit_ns;
     }
     if (order.last)
         order.last->next = v;
@@ -429,6 +433,14 @@ static uint64_t end_of(const struct sg_goal *g)
     return end;
 }
 
+/* Who knows of a submission is not earlier than it: other threads' clocks may be ahead. */
+static void hear_of(const struct sg_goal *g)
+{
+    uint64_t ns = g->mark ? g->mark->submit_ns : g->stream ? g->stream->submit_ns : g->context ? g->context->submit_ns : 0;
+    if (ns > sg_thread_clock_ns())
+        sg_thread_clock_set(ns);
+}
+
 /* Is it worth waiting for what was submitted up to then? */
 static bool is_hopeful(uint64_t seq, uint64_t since_ns)
 {
@@ -527,6 +539,7 @@ void sg_time_join(const struct sg_goal *g)
 bool sg_time_is_over(const struct sg_goal *g)
 {
     struct sg_thread *t = sg_thread();
+    hear_of(g);
     uint64_t now_ns = sg_thread_clock_ns(), step_ns = 0;
     if (t->polls > 1)
         step_ns = t->polls > 16 ? MOST_STEP_NS : UINT64_C(200) << t->polls;
@@ -546,6 +559,7 @@ bool sg_time_is_over(const struct sg_goal *g)
 bool sg_time_of_mark(struct sg_mark *mark, uint64_t *time_ns_out)
 {
     struct sg_goal g = {.mark = mark, .seq = sg.next_seq};
+    hear_of(&g);
     uint64_t now_ns = sg_thread_clock_ns();
     bool known = find_out(&g, now_ns);
     *time_ns_out = mark->time_ns;

@@ -76,6 +76,7 @@ struct sg_busy {
 struct sg_vcontext {
     unsigned refs;
     int device;
+    uint64_t submit_ns;                              /* the latest submission */
     uint64_t legacy_end_ns, blocking_end_ns, end_ns; /* of what has been placed */
     uint64_t scan, scan_legacy_ns, scan_blocking_ns; /* of what has not, in the running scan: 0 = nothing */
     bool legacy_given_up, blocking_given_up;
@@ -85,7 +86,7 @@ struct sg_vstream {
     struct sg_vcontext *context;
     bool legacy, blocking;
     uint64_t number;
-    uint64_t end_ns;
+    uint64_t submit_ns, end_ns;
     uint64_t scan, scan_ns; /* as above */
     bool given_up;
 };

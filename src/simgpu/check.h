@@ -89,8 +89,6 @@ void sg_race_join_stream(const struct sg_stream *stream);
 void sg_race_join_context(const struct sg_context *context);
 void sg_race_join_device(int device);
 void sg_race_join_mark(const struct sg_mark *mark);
-/* A wait for a recording that is over: the stream's later work comes after it. */
-void sg_race_wait_over(struct sg_stream *stream, const struct sg_mark *mark);
 /* The host reads a copy's source now. */
 void sg_race_host_read(const struct sg_copy *copy, const char *what);
 /* What lies there is no longer what was used before. */

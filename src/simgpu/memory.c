@@ -171,7 +171,8 @@ static void poison_slots(const struct sg_alloc *a)
     if (!atomic_load_explicit(&chunk->pool->filled[chunk->frame[0]], memory_order_acquire))
         return;
     struct sg_fill poison = {a->region.va, bytes, bytes, 1, (uint32_t)SG_POISON, 4, a->context->device};
-    sg_fill_execute(&poison, &bad);
+    struct sg_moved moved = {{0}};
+    sg_fill_execute(&poison, &moved, &bad);
 }
 
 void sg_alloc_destroy(struct sg_alloc *a)

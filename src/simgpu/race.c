@@ -191,13 +191,6 @@ void sg_race_join_mark(const struct sg_mark *mark)
     clock_join(&race.host, mark->clock);
 }
 
-void sg_race_wait_over(struct sg_stream *s, const struct sg_mark *mark)
-{
-    struct sg_race_line *l = line_of(s);
-    if (l)
-        clock_join(&l->clock, mark->clock);
-}
-
 /* ---- an operation's life ---- */
 
 static void op_free(struct sg_race_op *o)

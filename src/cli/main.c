@@ -11,6 +11,7 @@ static const char usage[] =
     "  headroom run [FLAGS] [--sim MACHINE] -- CMD...  run CMD with headroom preloaded\n"
     "  headroom sim [MACHINE] -- CMD...                run CMD on a simulated GPU node, without headroom\n"
     "  headroom report [--json] [--sites N] FILE...    a readable summary of stats logs\n"
+    "  headroom report --timeline FILE [-o SVG]        draws a simulated GPU's timeline\n"
     "  headroom SUBCOMMAND --help                      the flags of a subcommand\n"
     "  headroom --version\n";
 

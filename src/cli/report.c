@@ -5,18 +5,23 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/timeline.h"
 
 enum { DEFAULT_SITES = 10 };
 
 static void print_help(void)
 {
     printf("headroom report [--json] [--sites N] FILE...\n"
+           "headroom report --timeline FILE [-o SVG]\n"
            "\n"
            "Summarises stats logs (HEADROOM_STATS): peak memory per tier, bytes moved, hit rate, stalls, and the\n"
            "allocation sites whose memory moved most, named through the symbols of the files they lie in.\n"
            "\n"
            "  --json      the same as one JSON array, an object per run\n"
-           "  --sites N   show N allocation sites (default %d)\n",
+           "  --sites N   show N allocation sites (default %d)\n"
+           "\n"
+           "  --timeline FILE   draw what a simulated GPU wrote to SIMGPU_TIMELINE as SVG\n"
+           "  -o SVG            into that file instead of standard output\n",
            DEFAULT_SITES);
 }
 
@@ -88,6 +93,26 @@ static int print_json(const cJSON *runs)
     return HR_CLI_OK;
 }
 
+/* `report --timeline FILE [-o SVG]`: argv[0] is the first word after --timeline. */
+static int report_timeline(int argc, char **argv)
+{
+    const char *file = NULL, *svg = NULL;
+
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "-o") == 0 && i + 1 < argc && svg == NULL) {
+            svg = argv[++i];
+        } else if (file == NULL && argv[i][0] != '-') {
+            file = argv[i];
+        } else {
+            return hr_cli_fail(HR_CLI_USAGE, "report: headroom report --timeline FILE [-o SVG], not '%s'", argv[i]);
+        }
+    }
+    if (file == NULL) {
+        return hr_cli_fail(HR_CLI_USAGE, "report: no file given (headroom report --timeline FILE [-o SVG])");
+    }
+    return hr_cli_timeline(file, svg);
+}
+
 int hr_cli_report(int argc, char **argv)
 {
     size_t sites = DEFAULT_SITES;
@@ -104,6 +129,9 @@ int hr_cli_report(int argc, char **argv)
             print_help();
             return fflush(stdout) == 0 ? HR_CLI_OK : HR_CLI_FAILED;
         }
+        if (strcmp(argv[at], "--timeline") == 0) {
+            return report_timeline(argc - at - 1, argv + at + 1);
+        }
         if (strcmp(argv[at], "--json") == 0) {
             json = true;
         } else if (strncmp(argv[at], "--sites=", 8) == 0) {
@@ -112,7 +140,7 @@ int hr_cli_report(int argc, char **argv)
             at++;
             status = parse_count(at < argc ? argv[at] : "", &sites);
         } else {
-            status = hr_cli_fail(HR_CLI_USAGE, "report: no flag %s (--json, --sites N, --help)", argv[at]);
+            status = hr_cli_fail(HR_CLI_USAGE, "report: no flag %s (--json, --sites N, --timeline FILE, --help)", argv[at]);
         }
         if (status != HR_CLI_OK) {
             return status;

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""How long train_gpt would take on a named machine, and what the time goes into.
+
+virtual_time.py BUILD_DIR [--machine h200] [--runs N] [--steps N] [--streams N] [JOB FLAGS...]
+
+Runs the job natively on a card that holds it all, then under headroom on that card and on cards with a half and a quarter of
+the memory that it needs, each several times, and prints a table from the simulated machine's reports: virtual time from the
+first call on, without setting up contexts and modules; the SMs' time; what copies take in each direction, and how much of that
+the SMs did not run beside ("exposed"); the price of driver calls and the time in which calls waited. The spread is that of the
+virtual time over the runs: threads that run side by side hand over at moments that differ. Prints Markdown.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+MIB = 1 << 20
+CARDS = [("1x, native", 1.25, False), ("1x", 1.25, True), ("2x", 0.5, True), ("4x", 0.25, True)]
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("build")
+    parser.add_argument("--machine", default="h200")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--streams", type=int, default=1)
+    return parser.parse_known_args()
+
+
+def run(args, job, vram_mib, headroom):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "report.json")
+        tool = os.path.join(args.build, "headroom")
+        machine = f"{args.machine},vram={vram_mib}M"
+        front = [tool, "run", "--sim", machine, "--"] if headroom else [tool, "sim", machine, "--"]
+        done = subprocess.run(front + job, env={**os.environ, "SIMGPU_REPORT": path}, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"virtual_time: {' '.join(front + job)} gave {done.returncode}: {done.stderr}")
+        with open(path, encoding="utf-8") as f:
+            return json.load(f), done.stdout
+
+
+def figures(report):
+    gpu, calls = report["gpus"][0], report["host_calls"]
+    setup = calls["setup"]["ns"]
+    return {
+        "total": report["virtual_time_ns"] - setup,
+        "kernels": gpu["busy_ns"]["sms"],
+        "in": gpu["busy_ns"]["h2d"],
+        "out": gpu["busy_ns"]["d2h"],
+        "within": gpu["busy_ns"]["d2d"],
+        "exposed": gpu["copy_alone_ns"],
+        "calls": sum(c["ns"] for c in calls.values()) - setup,
+        "waits": report["host_wait_ns"],
+        "given_up": report["given_up"],
+        "peak": gpu["peak_vram_bytes"],
+    }
+
+
+def ms(ns):
+    return f"{ns / 1e6:.2f} ms"
+
+
+def main():
+    args, rest = parse()
+    job = [os.path.join(args.build, "examples", "train_gpt"), "--steps", str(args.steps), "--streams", str(args.streams)] + rest
+    report, expected = run(args, job, 4096, False)
+    need = report["gpus"][0]["peak_vram_bytes"] / MIB
+    print(f"{args.machine}; the job needs {need:.0f} MiB; {args.steps} step(s), {args.streams} stream(s), "
+          f"{args.runs} runs each\n")
+    print("| card | virtual time | spread | SMs | H2D | D2H | within | copies exposed | driver calls | calls waited |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for name, share, headroom in CARDS:
+        got = []
+        for _ in range(args.runs):
+            report, output = run(args, job, max(16, int(need * share) // 2 * 2), headroom)
+            if output != expected:
+                sys.exit(f"virtual_time: {name}: the job printed something else than with memory enough")
+            got.append(figures(report))
+        totals = sorted(g["total"] for g in got)
+        middle = sorted(got, key=lambda g: g["total"])[len(got) // 2]
+        spread = (totals[-1] - totals[0]) / middle["total"]
+        cells = [ms(middle["total"]), f"{spread * 100:.2f} %"]
+        cells += [ms(middle[k]) for k in ("kernels", "in", "out", "within", "exposed", "calls", "waits")]
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()

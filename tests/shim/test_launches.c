@@ -1,21 +1,9 @@
 /* Very many launches at once, of several threads, each on streams of its own; more memory than the card has. */
 #include "core_test.h"
 
-enum { THREADS = 4, STREAMS = 4, BUFFERS = 2, BYTES = 2 * MIB, N = 64 };
-
-#if defined(__SANITIZE_THREAD__)
-#define SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SLOW 1
-#endif
-#endif
-#ifndef SLOW
-#define SLOW 0
-#endif
+enum { THREADS = 4, STREAMS = 4, LAUNCHES_EACH = 100000 / THREADS, BUFFERS = 2, BYTES = 2 * MIB, N = 64 };
 
 static CUcontext context;
-static int launches_each;
 
 struct lane {
     CUstream stream;
@@ -38,7 +26,7 @@ static void *launch_many(void *arg)
             lane[s].sum[b] = 0;
         }
     }
-    for (int i = 0; i < launches_each; i++) {
+    for (int i = 0; i < LAUNCHES_EACH; i++) {
         uint64_t random = pattern(seed, (uint64_t)i);
         struct lane *l = &lane[random % STREAMS];
         unsigned b = random / STREAMS % BUFFERS;
@@ -68,7 +56,6 @@ static void many_launches(void)
     pthread_t thread[THREADS];
     context = machine("h200,vram=48M,host=512M", "");
     kernel("stride_add");
-    launches_each = (is_long() || !SLOW ? 100000 : 10000) / THREADS;
     for (uintptr_t i = 0; i < THREADS; i++)
         CHECK(pthread_create(&thread[i], NULL, launch_many, (void *)(i + 1)) == 0);
     for (int i = 0; i < THREADS; i++)

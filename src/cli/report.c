@@ -140,7 +140,8 @@ int hr_cli_report(int argc, char **argv)
             at++;
             status = parse_count(at < argc ? argv[at] : "", &sites);
         } else {
-            status = hr_cli_fail(HR_CLI_USAGE, "report: no flag %s (--json, --sites N, --timeline FILE, --help)", argv[at]);
+            status =
+                hr_cli_fail(HR_CLI_USAGE, "report: no flag %s (--json, --sites N, --timeline FILE, --help)", argv[at]);
         }
         if (status != HR_CLI_OK) {
             return status;

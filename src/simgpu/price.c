@@ -42,6 +42,15 @@ static double latency_ns(const struct sg_vop *v, double cycle_ns)
     return all > 0 ? (vram * near + (host + peer) * far) / all : near;
 }
 
+/* Units for singles, for doubles and for matrices work side by side. */
+static double arithmetic_ns(const struct sg_vop *v, double share)
+{
+    const struct sg_model *m = sg.config.model;
+    double singles = (double)(v->flops - v->double_flops - v->tensor_flops) / m->fp32_tflops;
+    double doubles = (double)v->double_flops / m->fp64_tflops;
+    return larger(larger(singles, doubles), (double)v->tensor_work / m->tensor_tflops) / (1e3 * share);
+}
+
 /*
  * The longest of: issuing all warps' instructions with what is resident on each SM, floating-point arithmetic, memory traffic,
  * and one warp's instructions one after the other, as often as the blocks need rounds.
@@ -60,10 +69,9 @@ static double running_ns(const struct sg_vop *v, uint32_t sms)
     }
     double per_cycle = resident / ISSUE_CYCLES < m->schedulers_per_sm ? resident / ISSUE_CYCLES : m->schedulers_per_sm;
     double issue = instructions / (sms * per_cycle) * cycle_ns;
-    double flops = (double)v->flops / (m->fp32_tflops * 1e3 * share);
     double one_warp =
         instructions / warps * ISSUE_CYCLES * cycle_ns + accesses / warps * latency_ns(v, cycle_ns) / LOADS_IN_FLIGHT;
-    return larger(larger(issue, flops), larger(memory_ns(v, share), one_warp * rounds));
+    return larger(larger(issue, arithmetic_ns(v, share)), larger(memory_ns(v, share), one_warp * rounds));
 }
 
 uint32_t sg_price_sms(const struct sg_vop *v)

@@ -42,6 +42,8 @@ static void put_device(FILE *f, const struct sg_device *d, bool last)
     sg_time_report_gpu(f, d->index);
     fprintf(f, "      \"warp_instructions\": %" PRIu64 ",\n      \"flops\": %" PRIu64 ",\n", d->warp_instructions,
             d->flops);
+    fprintf(f, "      \"double_flops\": %" PRIu64 ",\n      \"tensor_flops\": %" PRIu64 ",\n", d->double_flops,
+            d->tensor_flops);
     fprintf(f,
             "      \"copied_bytes\": {\"h2d\": %" PRIu64 ", \"d2h\": %" PRIu64 ", \"d2d\": %" PRIu64
             ", \"p2p\": %" PRIu64 ", \"h2h\": %" PRIu64 "},\n",

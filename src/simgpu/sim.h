@@ -62,7 +62,7 @@ struct sg_model {
     int fp64_ratio; /* f32 rate over f64 rate */
     bool peer, peer_atomics, ecc, rdma;
     /* what virtual time rests on; GB are 10^9 bytes */
-    double fp32_tflops, fp64_tflops, tensor_tflops;
+    double fp32_tflops, fp64_tflops, tensor_tflops; /* tensor: dense, fp16 */
     double vram_gbps;
     double h2d_gbps, d2h_gbps, both_ways_gbps; /* copies; each way when both are busy */
     double host_read_gbps, host_write_gbps;    /* kernels on host memory */
@@ -282,7 +282,7 @@ struct sg_device {
     uint64_t read[SG_TIER_COUNT], written[SG_TIER_COUNT];
     uint64_t unmapped_in_flight, freed_in_flight;
     uint64_t maps, unmaps, set_accesses;
-    uint64_t warp_instructions, flops;
+    uint64_t warp_instructions, flops, double_flops, tensor_flops;
 };
 
 /* Charges VRAM; CUDA_ERROR_OUT_OF_MEMORY when it does not fit. */
@@ -351,10 +351,10 @@ struct sg_clock;
 struct sg_mark { /* one recording of an event */
     unsigned refs;
     bool done;
-    struct sg_clock *clock; /* what is over when it is done; owned, see race.c */
-    bool placed, given_up;      /* see vtime.c */
+    struct sg_clock *clock;                /* what is over when it is done; owned, see race.c */
+    bool placed, given_up;                 /* see vtime.c */
     uint64_t submit_ns, time_ns, lower_ns; /* virtual; until it is placed, it is not before lower_ns */
-    struct sg_context *context; /* compared only */
+    struct sg_context *context;            /* compared only */
 };
 
 struct sg_event {
@@ -633,7 +633,7 @@ uint64_t sg_policy_window_max_bytes(void); /* of an access policy window */
 unsigned sg_sync_domain_count(void);
 CUresult sg_policy_window_check(const CUaccessPolicyWindow *window); /* INVALID_VALUE beyond what the device has */
 
-void sg_report_write(void); /* SIMGPU_REPORT; needs sg.lock */
+void sg_report_write(void);                                         /* SIMGPU_REPORT; needs sg.lock */
 bool sg_report_path(const char *pattern, char *path, size_t bytes); /* %p expanded; false: too long or empty */
 
 /* ---- generated ---- */

@@ -153,6 +153,9 @@ static void take_counters(struct sg_vop *v, const struct ptx_counters *n)
     v->instructions = n->thread_instructions;
     v->accesses = n->accesses;
     v->flops = n->flops;
+    v->double_flops = n->double_flops;
+    v->tensor_flops = n->tensor_flops;
+    v->tensor_work = n->tensor_work;
     memcpy(v->read, n->read_bytes, sizeof v->read);
     memcpy(v->written, n->write_bytes, sizeof v->written);
 }
@@ -436,7 +439,10 @@ static uint64_t end_of(const struct sg_goal *g)
 /* Who knows of a submission is not earlier than it: other threads' clocks may be ahead. */
 static void hear_of(const struct sg_goal *g)
 {
-    uint64_t ns = g->mark ? g->mark->submit_ns : g->stream ? g->stream->submit_ns : g->context ? g->context->submit_ns : 0;
+    uint64_t ns = g->mark      ? g->mark->submit_ns
+                  : g->stream  ? g->stream->submit_ns
+                  : g->context ? g->context->submit_ns
+                               : 0;
     if (ns > sg_thread_clock_ns())
         sg_thread_clock_set(ns);
 }

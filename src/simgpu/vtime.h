@@ -168,7 +168,7 @@ struct sg_vop { /* one operation on its way into virtual time */
     bool any_line;                         /* a copy whose operands may lie in any tier */
     uint32_t blocks, warps, lanes, per_sm; /* of a kernel: lanes of a warp, blocks that an SM holds */
     uint64_t bytes[5];                     /* of a copy or fill: per direction */
-    uint64_t instructions, accesses, flops, read[3], written[3];
+    uint64_t instructions, accesses, flops, double_flops, tensor_flops, tensor_work, read[3], written[3];
     struct sg_kernel_total *total;
     uint64_t lower_ns; /* in a scan: it does not end before this */
     struct sg_vop *next;

@@ -151,6 +151,8 @@ static void finish_kernel(struct sg_op *op)
         }
         d->warp_instructions += n->warp_instructions;
         d->flops += n->flops;
+        d->double_flops += n->double_flops;
+        d->tensor_flops += n->tensor_flops;
         sg_time_kernel_ran(op, n);
         const struct ptx_fault *fault = ptx_grid_fault(k->run);
         if (fault && fault->kind != PTX_FAULT_NONE && fault->kind != PTX_FAULT_ABORTED)
@@ -246,7 +248,8 @@ void sg_copy_op_run(struct sg_op *op)
     uint64_t bad = 0;
     struct sg_device *d = &sg.devices[op->stream->context->device];
     pthread_mutex_unlock(&sg.lock);
-    bool ok = op->kind == SG_OP_COPY ? sg_copy_execute(&op->copy, &moved, &bad) : sg_fill_execute(&op->fill, &moved, &bad);
+    bool ok =
+        op->kind == SG_OP_COPY ? sg_copy_execute(&op->copy, &moved, &bad) : sg_fill_execute(&op->fill, &moved, &bad);
     pthread_mutex_lock(&sg.lock);
     for (int i = 0; i < SG_DIRECTION_COUNT && op->kind == SG_OP_COPY; i++)
         d->copied[i] += moved.bytes[i];

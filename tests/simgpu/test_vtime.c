@@ -12,7 +12,8 @@
 
 struct figures {
     const char *key;
-    double h2d_gbps, d2h_gbps, both_ways_gbps, vram_gbps, host_read_gbps;
+    double h2d_gbps, d2h_gbps, both_ways_gbps, vram_gbps, host_read_gbps, fp64_tflops, tensor_tflops;
+    int sm_count;
 };
 
 static const struct figures models[] = {
@@ -32,7 +33,7 @@ static const struct figures models[] = {
 #define SG_FIGURE_minor(v)
 #define SG_FIGURE_vram_bytes(v)
 #define SG_FIGURE_context_bytes(v)
-#define SG_FIGURE_sm_count(v)
+#define SG_FIGURE_sm_count(v) .sm_count = v,
 #define SG_FIGURE_blocks_per_sm(v)
 #define SG_FIGURE_threads_per_sm(v)
 #define SG_FIGURE_shared_per_sm_bytes(v)
@@ -49,8 +50,8 @@ static const struct figures models[] = {
 #define SG_FIGURE_ecc(v)
 #define SG_FIGURE_rdma(v)
 #define SG_FIGURE_fp32_tflops(v)
-#define SG_FIGURE_fp64_tflops(v)
-#define SG_FIGURE_tensor_tflops(v)
+#define SG_FIGURE_fp64_tflops(v) .fp64_tflops = v,
+#define SG_FIGURE_tensor_tflops(v) .tensor_tflops = v,
 #define SG_FIGURE_host_write_gbps(v)
 #define SG_FIGURE_peer_gbps(v)
 #define SG_FIGURE_memory_latency_cycles(v)
@@ -369,6 +370,53 @@ Test(vtime, few_blocks_use_few_sms_and_host_memory_is_slower)
     cr_assert_gt(far, 4.0 * n / 53e9, "%g", far);
     cr_assert_lt(near, far);
     cr_assert_gt(single, 10 * near);
+}
+
+#define ARITHMETIC_HEAD ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() {\n"
+#define TIMES_4(text) text text text text
+
+/* Nanoseconds between events around a kernel of one block on each SM. */
+static double kernel_ns(const struct figures *m, const char *ptx, unsigned threads)
+{
+    CUmodule module;
+    CUfunction f;
+    CUevent e[2];
+    CUstream s = stream();
+    OK(cuModuleLoadData(&module, ptx));
+    OK(cuModuleGetFunction(&f, module, "k"));
+    for (int i = 0; i < 2; i++)
+        OK(cuEventCreate(&e[i], 0));
+    OK(cuEventRecord(e[0], s));
+    launch(f, (unsigned)m->sm_count, threads, s, NULL);
+    OK(cuEventRecord(e[1], s));
+    OK(cuStreamSynchronize(s));
+    return seconds_between(e[0], e[1]) * 1e9;
+}
+
+Test(vtime, doubles_and_matrices_take_the_time_of_their_units)
+{
+    machine_with_context("rtx4090,vram=64M");
+    const struct figures *m = figures_of("rtx4090");
+    double empty = kernel_ns(m, ARITHMETIC_HEAD "ret; }", 256);
+    double ns = kernel_ns(m,
+                          ARITHMETIC_HEAD ".reg .f64 %d<3>;\nmov.f64 %d1, 0d3FF0000000000000;\n" TIMES_4(
+                              TIMES_4(TIMES_4("fma.rn.f64 %d1, %d1, %d1, %d1;\n"))) "ret; }",
+                          256) -
+                empty;
+    double expected = m->sm_count * 256.0 * 64 * 2 / m->fp64_tflops / 1e3;
+    cr_assert(fabs(ns - expected) < expected / 50, "doubles: %f ns, expected %f", ns, expected);
+    ns = kernel_ns(m,
+                   ARITHMETIC_HEAD
+                   ".reg .b32 %a<4>, %b<2>;\n.reg .f32 %c<4>;\n"
+                   "mov.b32 %a0, 0; mov.b32 %a1, 0; mov.b32 %a2, 0; mov.b32 %a3, 0; mov.b32 %b0, 0; mov.b32 %b1, 0;\n"
+                   "mov.f32 %c0, 0f00000000; mov.f32 %c1, 0f00000000; mov.f32 %c2, 0f00000000; mov.f32 %c3, "
+                   "0f00000000;\n" TIMES_4(TIMES_4(TIMES_4(
+                       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%c0, %c1, %c2, %c3}, {%a0, %a1, %a2, %a3}, "
+                       "{%b0, %b1}, {%c0, %c1, %c2, %c3};\n"))) "ret; }",
+                   256) -
+         empty;
+    expected = m->sm_count * 8.0 * 64 * (2 * 16 * 8 * 16) / m->tensor_tflops / 1e3;
+    cr_assert(fabs(ns - expected) < expected / 20, "matrices: %f ns, expected %f", ns, expected);
 }
 
 /* ---- questions ---- */

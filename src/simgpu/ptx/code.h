@@ -45,10 +45,15 @@ enum ptx_op {
     PTX_OP_LAST_COMPARE = PTX_OP_SETP_NAN_F64,   /* up to here: CMP */
 };
 
+/* Floating-point operations of an instruction: those of doubles from bit 4 on. */
+#define PTX_FLOPS(type, count) ((uint8_t)((type) == PTX_F64 ? (count) << 4 : (count)))
+
+#define PTX_MOST_STRETCH 1024
+
 struct ptx_insn {
     uint16_t op;
     uint8_t guard_negated;
-    uint8_t flops;  /* per lane */
+    uint8_t flops;  /* per lane: PTX_FLOPS */
     uint32_t guard; /* predicate operand; 0 = none (offset 0 is the frame header) */
     uint32_t o[6];  /* operands: results first */
     uint32_t aux;   /* per operation, see below */
@@ -58,7 +63,7 @@ struct ptx_insn {
     uint16_t stretch; /* so many instructions from here on run in one go when all lanes are active; 0 = just this one */
     uint8_t chain;    /* from here on there are so many triples of load, load, fused multiply-add of one sum */
     bool once;        /* the result is read once, further down in the same basic block */
-    uint32_t stretch_flops; /* of a lane, over the stretch */
+    uint32_t stretch_flops; /* of a lane, over the stretch: those of doubles from bit 16 on */
 };
 
 /* Frame header: what a call saves, per lane. */

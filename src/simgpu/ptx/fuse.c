@@ -10,7 +10,6 @@
  */
 #include "simgpu/ptx/lower.h"
 
-#define MOST_STRETCH 1024
 #define MOST_CHAIN 64
 
 /* Without guard: what run_stretch of fused.inc has a case for. */
@@ -78,13 +77,13 @@ static void mark_chains(struct ptx_insn *code, uint32_t count)
 
 static void mark_stretch(struct ptx_insn *code, uint32_t count)
 {
-    for (uint32_t at = 0; at < count; at += MOST_STRETCH) {
-        uint32_t length = count - at < MOST_STRETCH ? count - at : MOST_STRETCH;
+    for (uint32_t at = 0; at < count; at += PTX_MOST_STRETCH) {
+        uint32_t length = count - at < PTX_MOST_STRETCH ? count - at : PTX_MOST_STRETCH;
         if (length < 2)
             return;
         code[at].stretch = (uint16_t)length;
         for (uint32_t i = 0; i < length; i++)
-            code[at].stretch_flops += code[at + i].flops;
+            code[at].stretch_flops += (code[at + i].flops & 15u) | (uint32_t)code[at + i].flops >> 4 << 16;
         mark_chains(code + at, length);
     }
 }

@@ -14,7 +14,6 @@
 #include <xmmintrin.h>
 #endif
 
-#define SLICE 16384            /* warp instructions of one block before another gets its turn */
 #define COOPERATIVE_SLICE 1024 /* of a cooperative grid: its blocks wait for each other often */
 #define PATIENT_ROUNDS 4       /* without any block's end, before more may be alive */
 
@@ -184,6 +183,9 @@ static void add_counters(struct ptx_counters *to, const struct ptx_counters *fro
     to->warp_instructions += from->warp_instructions;
     to->thread_instructions += from->thread_instructions;
     to->flops += from->flops;
+    to->double_flops += from->double_flops;
+    to->tensor_flops += from->tensor_flops;
+    to->tensor_work += from->tensor_work;
     to->accesses += from->accesses;
     for (unsigned t = 0; t < SG_TIER_COUNT; t++) {
         to->read_bytes[t] += from->read_bytes[t];
@@ -307,7 +309,7 @@ static void leave_float_mode(uint32_t before)
  */
 static enum ptx_slice run_blocks(struct ptx_grid *g, struct ptx_run *r, uint64_t budget, uint64_t *ended_out)
 {
-    const uint64_t most = g->args.cooperative ? COOPERATIVE_SLICE : SLICE;
+    const uint64_t most = g->args.cooperative ? COOPERATIVE_SLICE : PTX_SLICE;
     for (uint64_t linear;;) {
         uint64_t used = r->counters.warp_instructions + *ended_out;
         uint64_t slice = budget - used < most ? budget - used : most;

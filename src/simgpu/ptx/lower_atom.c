@@ -139,6 +139,6 @@ void ptx_lower_atom(struct ptx_parser *p, const struct ptx_descriptor *d)
     struct ptx_insn *in = ptx_emit(p, PTX_OP_ATOM);
     memcpy(in->o, form.o, sizeof(in->o));
     in->imm = form.imm;
-    in->flops = ptx_type_float(type);
+    in->flops = PTX_FLOPS(type, ptx_type_float(type));
     in->aux = PTX_MEM_AUX(space, log2, 0, log2, 0, addr32, order) | PTX_ATOM_AUX(op, atom_type(type));
 }

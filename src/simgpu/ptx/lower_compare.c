@@ -79,7 +79,7 @@ static void compare_emit(struct ptx_parser *p, const struct compare *f, unsigned
     in->o[3] = f->c;
     in->o[4] = second;
     in->aux = f->combine;
-    in->flops = ptx_type_float(f->type);
+    in->flops = PTX_FLOPS(f->type, ptx_type_float(f->type));
 }
 
 void ptx_lower_setp(struct ptx_parser *p, const struct ptx_descriptor *d)

@@ -62,7 +62,7 @@ static void arith(struct ptx_parser *p, const struct float_form *f, int op, int 
         in->aux = (uint32_t)(f->type == PTX_F64 ? PTX_LANE_arith_f64 : PTX_LANE_arith_f32) | logs << 8;
         in->imm = (uint64_t)arith_kind | (uint64_t)f->round << 8;
     }
-    in->flops = (uint8_t)flops;
+    in->flops = PTX_FLOPS(f->type, flops);
     in->o[0] = result;
     for (unsigned i = 0; i < count; i++)
         in->o[i + 1] = from[i];
@@ -206,7 +206,7 @@ void ptx_lower_float_unary(struct ptx_parser *p, const struct ptx_descriptor *d)
         in->o[1] = a;
         in->aux = (d->op == PTX_OP_RCP_F32 ? PTX_LANE_rcp_approx_f64 : PTX_LANE_rsqrt_approx_f64) | (3u | 3u << 4) << 8;
         in->imm = ftz;
-        in->flops = 1;
+        in->flops = PTX_FLOPS(f.type, 1);
         return;
     }
     if (f.type == PTX_F64 && !rounds)

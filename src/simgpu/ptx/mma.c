@@ -200,8 +200,18 @@ bool ptx_out_mma(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *i
         int_product(&p, r, regs, in, active);
     else
         float_product(&p, r, regs, in, active);
+    uint64_t operations = UINT64_C(2) * s->m * s->n * s->k * p.products;
     if (p.ed != PTX_MMA_S32)
-        r->counters.flops += 2u * s->m * s->n * s->k * p.products;
+        r->counters.flops += operations;
+    if (p.ea == PTX_MMA_F64) {
+        r->counters.double_flops += operations;
+        return true;
+    }
+    if (p.ed != PTX_MMA_S32)
+        r->counters.tensor_flops += operations;
+    r->counters.tensor_work += p.ea == PTX_MMA_TF32  ? 2 * operations
+                               : p.ed == PTX_MMA_S32 ? operations / 2
+                                                     : operations;
     return true;
 }
 

@@ -128,8 +128,11 @@ struct ptx_fault {
 struct ptx_counters {
     uint64_t warp_instructions;
     uint64_t thread_instructions;
-    uint64_t flops;                                                 /* fp32+fp64 operations, fma = 2 */
-    uint64_t accesses;                                              /* to global memory, per thread */
+    uint64_t flops;        /* floating-point operations, fma = 2 */
+    uint64_t double_flops; /* of these, on doubles */
+    uint64_t tensor_flops; /* of these, of matrix instructions, without those on doubles */
+    uint64_t tensor_work;  /* fp16 operations that would take as long as all matrix instructions but those on doubles */
+    uint64_t accesses;     /* to global memory, per thread */
     uint64_t read_bytes[SG_TIER_COUNT], write_bytes[SG_TIER_COUNT]; /* global accesses, atomics count in both */
 };
 

@@ -77,6 +77,8 @@ struct ptx_run {
     uint32_t fault_thread; /* linear in the block */
 };
 
+#define PTX_SLICE 16384 /* warp instructions of one block before another gets its turn, and a stretch more */
+
 enum ptx_stop { PTX_STOP_BUDGET, PTX_STOP_BLOCKED, PTX_STOP_FAULT };
 
 typedef enum ptx_stop ptx_interp_fn(struct ptx_run *r, struct ptx_warp *w, uint64_t budget);

@@ -453,7 +453,7 @@ Test(vtime, questions_and_waits_pass_by_a_kernel_that_spins, .timeout = 60)
 {
     machine_with_context("h200,vram=64M,host=64M");
     CUfunction spin = kernel("spin"), fill = kernel("fill");
-    volatile uint32_t *flag;
+    uint32_t *flag;
     CUdeviceptr p, none = 0;
     CUevent e;
     void *host;
@@ -462,7 +462,7 @@ Test(vtime, questions_and_waits_pass_by_a_kernel_that_spins, .timeout = 60)
     OK(cuMemAllocHost_v2((void **)&flag, 4096));
     OK(cuMemAllocHost_v2(&host, MIB));
     OK(cuEventCreate(&e, 0));
-    flag[0] = 0;
+    *flag = 0;
     CUdeviceptr flag_va = (CUdeviceptr)(uintptr_t)flag;
     launch(spin, 1, 1, held, (void *[]){&flag_va, &none, &none});
     OK(cuEventRecord(e, held));
@@ -475,7 +475,7 @@ Test(vtime, questions_and_waits_pass_by_a_kernel_that_spins, .timeout = 60)
             launch_fill(fill, 500, p, other); /* more than the SMs that are left */
         OK(cuStreamSynchronize(other));
     }
-    flag[0] = 1;
+    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
     OK(cuStreamSynchronize(held));
     OK(cuEventQuery(e));
 }

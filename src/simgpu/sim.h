@@ -275,7 +275,10 @@ struct sg_device {
     struct sg_op *host_ops; /* started host functions */
     unsigned host_turns;    /* functions that the host thread may carry out, in a replay */
     bool host_busy;
+    _Atomic(bool) host_back; /* the function has returned */
     bool host_thread;
+    clockid_t host_cpu_clock;
+    pid_t host_tid;
     pthread_cond_t host_cv;
     /* counters for the report */
     uint64_t kernels, copied[SG_DIRECTION_COUNT];
@@ -596,6 +599,9 @@ bool sg_slice_run(struct sg_op *op, uint64_t instructions);          /* a starte
 void sg_engine_run(struct sg_device *device, enum sg_engine engine); /* its first copy; releases sg.lock meanwhile */
 bool sg_thread_start(void *(*body)(void *), void *arg, const char *name); /* detached, all signals blocked */
 void sg_host_notify(struct sg_device *device);
+/* Of the host function that runs: what processor time its thread has had, and whether it sleeps. False: none runs, or it has
+ * returned. */
+bool sg_host_look(const struct sg_device *d, uint64_t *cpu_ns_out, bool *sleeps_out);
 void sg_copy_op_run(struct sg_op *op); /* carries it out and completes it; releases sg.lock meanwhile */
 /* Kills a context: reports, makes the error sticky, drops its queued work. */
 void sg_context_fail(struct sg_context *context, CUresult error, const char *line);

@@ -8,7 +8,8 @@
  *
  * A thread that needs a time which is not certain yet waits (really) for the work in question. It does so as long as there is
  * hope: work that waits for something the host does after the call in question never ends before it. A kernel that has spun for
- * PATIENCE_NS of virtual time, or GRACE_NS of real time in which a host function or a queue did not move on, are given up:
+ * PATIENCE_NS of virtual time, a host function that has computed for GRACE_NS or slept through GRACE_TICKS, and a queue that does
+ * not move on for as long are given up:
  * what comes later is placed without them. Only then can figures of a single-threaded job differ between runs.
  */
 #include "simgpu/timecall.h"
@@ -20,7 +21,8 @@
 
 #define PATIENCE_NS UINT64_C(20000000)
 #define GRACE_NS UINT64_C(20000000)
-#define TICK_NS 200000 /* how long one real wait lasts at most */
+#define GRACE_TICKS 100 /* a busy machine makes them longer: whoever has something to do gets the processor meanwhile */
+#define TICK_NS 200000  /* how long one real wait lasts at most */
 #define MOST_BLOCKERS 24
 #define SCAN_EVERY 1024
 #define MOST_STEP_NS UINT64_C(10000000)
@@ -447,21 +449,47 @@ static void hear_of(const struct sg_goal *g)
         sg_thread_clock_set(ns);
 }
 
+/* How long one call has waited without anything that went on. */
+struct patience {
+    uint64_t since_ns, cpu_ns; /* of the thread of host functions, when it was first looked at */
+    unsigned ticks;
+};
+
+/* A function that waits for something the host does later does so asleep or in circles; one that merely does not get the
+ * processor is neither. */
+static bool host_goes_on(const struct sg_device *d, struct patience *p)
+{
+    uint64_t cpu_ns;
+    bool sleeps;
+    if (!sg_host_look(d, &cpu_ns, &sleeps))
+        return true;
+    if (!p->cpu_ns)
+        p->cpu_ns = cpu_ns;
+    return cpu_ns - p->cpu_ns < GRACE_NS && !sleeps;
+}
+
+static bool goes_on(const struct sg_vop *v, struct patience *p)
+{
+    const struct sg_op *op = v->op;
+    if (op->state == SG_OP_QUEUED)
+        return v->kind == SG_OP_VALUE_WAIT && op->stream->head == op && sg_value_ready(op);
+    if (v->kind == SG_OP_HOST)
+        return host_goes_on(&sg.devices[op->stream->context->device], p);
+    return v->kind != SG_OP_KERNEL || sg_price_least(v) < PATIENCE_NS;
+}
+
 /* Is it worth waiting for what was submitted up to then? */
-static bool is_hopeful(uint64_t seq, uint64_t since_ns)
+static bool is_hopeful(uint64_t seq, struct patience *p)
 {
     bool stuck = false;
     for (const struct sg_vop *v = order.first; v && v->seq <= seq; v = v->next) {
         if (v->done || v->given_up)
             continue;
-        if (v->kind <= SG_OP_FILL && v->op->state != SG_OP_QUEUED) {
-            if (v->kind != SG_OP_KERNEL || sg_price_least(v) < PATIENCE_NS)
-                return true;
-        } else {
-            stuck = true;
-        }
+        if (goes_on(v, p))
+            return true;
+        stuck |= v->kind > SG_OP_FILL || v->op->state == SG_OP_QUEUED;
     }
-    return stuck && sg_now_ns() - since_ns < GRACE_NS;
+    return stuck && (p->ticks++ < GRACE_TICKS || sg_now_ns() - p->since_ns < GRACE_NS);
 }
 
 static void give_up(uint64_t seq)
@@ -510,7 +538,8 @@ static void let_go(const struct sg_goal *g)
 /* Scans, and waits while it is worth it, until the goal has its time or is known not to be over at until_ns. True: it has. */
 static bool find_out(const struct sg_goal *g, uint64_t until_ns)
 {
-    uint64_t lower, since_ns = sg_now_ns();
+    uint64_t lower;
+    struct patience patience = {.since_ns = sg_now_ns()};
     hold(g, 1);
     bool pending;
     for (;;) {
@@ -519,7 +548,7 @@ static bool find_out(const struct sg_goal *g, uint64_t until_ns)
         pending = is_pending(g, &lower);
         if (!pending || lower > until_ns)
             break;
-        if (is_hopeful(g->seq, since_ns)) {
+        if (is_hopeful(g->seq, &patience)) {
             let_work_go_on();
             continue;
         }

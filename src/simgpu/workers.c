@@ -351,6 +351,8 @@ static void *host_thread(void *arg)
     sg_thread()->in_host_call = true;
     atomic_fetch_sub(&sg.api_threads, 1);
     pthread_mutex_lock(&sg.lock);
+    d->host_tid = gettid();
+    pthread_getcpuclockid(pthread_self(), &d->host_cpu_clock);
     for (;;) {
         struct sg_op *op = d->host_ops;
         if (!op || (sg.config.replay && !d->host_turns)) {
@@ -359,6 +361,7 @@ static void *host_thread(void *arg)
         }
         d->host_turns = 0;
         d->host_busy = true;
+        atomic_store_explicit(&d->host_back, false, memory_order_relaxed);
         DL_DELETE2(d->host_ops, op, run_prev, run_next);
         struct sg_host_call call = op->host;
         sg_time_host_begin(op);
@@ -367,12 +370,33 @@ static void *host_thread(void *arg)
             call.callback(call.handle, call.status, call.data);
         else
             call.fn(call.data);
+        atomic_store_explicit(&d->host_back, true, memory_order_relaxed);
         pthread_mutex_lock(&sg.lock);
         d->host_busy = false;
         sg_complete(op);
         sg_pump();
     }
     return NULL;
+}
+
+bool sg_host_look(const struct sg_device *d, uint64_t *cpu_ns_out, bool *sleeps_out)
+{
+    if (!d->host_busy || atomic_load_explicit(&d->host_back, memory_order_relaxed))
+        return false;
+    struct timespec cpu = {0};
+    clock_gettime(d->host_cpu_clock, &cpu);
+    *cpu_ns_out = (uint64_t)cpu.tv_sec * 1000000000 + (uint64_t)cpu.tv_nsec;
+    char path[64], text[128] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)d->host_tid);
+    FILE *f = fopen(path, "re");
+    if (f) {
+        size_t n = fread(text, 1, sizeof text - 1, f);
+        text[n] = '\0';
+        fclose(f);
+    }
+    const char *after_name = strrchr(text, ')'); /* "tid (name) S ..." */
+    *sleeps_out = !after_name || after_name[1] != ' ' || (after_name[2] != 'R' && after_name[2] != 'D');
+    return true;
 }
 
 void sg_host_notify(struct sg_device *d)

@@ -127,7 +127,7 @@ Test(ends, a_bad_value_of_any_variable_is_named_once_and_the_default_used)
         }
         snprintf(bad, sizeof bad, "%s=!nonsense!", settings[i].env);
         struct hr_test_result r =
-            hr_test_run(ARGV(job, "plain"), ENV(preload, library_path, driver, stats_env, "SIMGPU=h200,vram=16M", bad));
+            hr_test_run(ARGV(job, "few"), ENV(preload, library_path, driver, stats_env, "SIMGPU=h200,vram=16M", bad));
         cr_expect(r.status == 0 && strcmp(r.out, "verified\n") == 0, "%s: status %x: %s", bad, r.status, r.err);
         cr_expect(hr_test_is_one_line(r.err) && strstr(r.err, settings[i].env) && strstr(r.err, settings[i].accepted),
                   "%s: stderr: %s", bad, r.err);

@@ -421,7 +421,7 @@ static void draw(FILE *f, struct timeline *t)
 
 int hr_cli_timeline(const char *path, const char *svg_path)
 {
-    struct timeline t = {0};
+    struct timeline t = {.model = ""};
     int status = read_timeline(path, &t);
 
     if (status == HR_CLI_OK && !arrange(&t)) {

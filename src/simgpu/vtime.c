@@ -8,9 +8,10 @@
  *
  * A thread that needs a time which is not certain yet waits (really) for the work in question. It does so as long as there is
  * hope: work that waits for something the host does after the call in question never ends before it. A kernel that has spun for
- * PATIENCE_NS of virtual time, a host function that has computed for GRACE_NS or slept through GRACE_TICKS, and a queue that does
- * not move on for as long are given up:
- * what comes later is placed without them. Only then can figures of a single-threaded job differ between runs.
+ * PATIENCE_NS of virtual time, a host function whose thread has computed for GRACE_NS, and GRACE_TICKS in which no host function
+ * and no queue moved on, are given up: what comes later is placed without them. Only then can figures of a single-threaded job
+ * differ between runs. A tick is at least TICK_NS, and as long as this thread waits for a processor: on a loaded machine the
+ * others wait for one too.
  */
 #include "simgpu/timecall.h"
 
@@ -21,8 +22,8 @@
 
 #define PATIENCE_NS UINT64_C(20000000)
 #define GRACE_NS UINT64_C(20000000)
-#define GRACE_TICKS 100 /* a busy machine makes them longer: whoever has something to do gets the processor meanwhile */
-#define TICK_NS 200000  /* how long one real wait lasts at most */
+#define GRACE_TICKS 100
+#define TICK_NS 200000 /* how long one real wait lasts at most */
 #define MOST_BLOCKERS 24
 #define SCAN_EVERY 1024
 #define MOST_STEP_NS UINT64_C(10000000)
@@ -323,6 +324,7 @@ static void note_pending(struct sg_vop *v, const struct ready *r)
         take_counters(v, &now);
     }
     v->given_up |= r->given_up && !v->done;
+    v->held = r->held;
     v->lower_ns = later(r->ns + sg_price_least(v), 1);
     s->scan_ns = v->lower_ns;
     s->given_up |= v->given_up;
@@ -449,11 +451,24 @@ static void hear_of(const struct sg_goal *g)
         sg_thread_clock_set(ns);
 }
 
-/* How long one call has waited without anything that went on. */
 struct patience {
-    uint64_t since_ns, cpu_ns; /* of the thread of host functions, when it was first looked at */
-    unsigned ticks;
+    size_t unfinished;
+    unsigned ticks; /* since that number changed */
+    uint64_t tick_ns;
+    uint64_t cpu_ns; /* of the thread of host functions, when it was first looked at since then */
 };
+
+static bool is_patient(struct patience *p, size_t unfinished)
+{
+    uint64_t now_ns = sg_now_ns();
+    if (p->unfinished != unfinished)
+        *p = (struct patience){unfinished, 0, now_ns};
+    if (now_ns - p->tick_ns >= TICK_NS) {
+        p->ticks++;
+        p->tick_ns = now_ns;
+    }
+    return p->ticks < GRACE_TICKS;
+}
 
 /* A function that waits for something the host does later does so asleep or in circles; one that merely does not get the
  * processor is neither. */
@@ -481,15 +496,18 @@ static bool goes_on(const struct sg_vop *v, struct patience *p)
 /* Is it worth waiting for what was submitted up to then? */
 static bool is_hopeful(uint64_t seq, struct patience *p)
 {
-    bool stuck = false;
+    size_t unfinished = 0;
     for (const struct sg_vop *v = order.first; v && v->seq <= seq; v = v->next) {
         if (v->done || v->given_up)
             continue;
-        if (goes_on(v, p))
+        if (goes_on(v, p)) {
+            if (v->kind != SG_OP_HOST)
+                p->unfinished = 0;
             return true;
-        stuck |= v->kind > SG_OP_FILL || v->op->state == SG_OP_QUEUED;
+        }
+        unfinished += v->kind != SG_OP_KERNEL || v->op->state == SG_OP_QUEUED;
     }
-    return stuck && (p->ticks++ < GRACE_TICKS || sg_now_ns() - p->since_ns < GRACE_NS);
+    return unfinished && is_patient(p, unfinished);
 }
 
 static void give_up(uint64_t seq)
@@ -539,7 +557,7 @@ static void let_go(const struct sg_goal *g)
 static bool find_out(const struct sg_goal *g, uint64_t until_ns)
 {
     uint64_t lower;
-    struct patience patience = {.since_ns = sg_now_ns()};
+    struct patience patience = {0};
     hold(g, 1);
     bool pending;
     for (;;) {
@@ -605,11 +623,19 @@ bool sg_time_of_mark(struct sg_mark *mark, uint64_t *time_ns_out)
 
 void sg_time_host_begin(struct sg_op *op)
 {
-    scan(false);
     const struct sg_vop *v = op->vop;
+    struct patience patience = {0};
     if (!v)
         return;
-    sg_thread_clock_set(v->lower_ns - sg_price_host()); /* what stands before it is placed, or else its lower bound */
+    for (scan(false); v->held; scan(false)) { /* what it waited for is over, but may have no place yet */
+        if (!is_hopeful(v->seq - 1, &patience)) {
+            give_up(v->seq - 1);
+            scan(false);
+            break;
+        }
+        let_work_go_on();
+    }
+    sg_thread_clock_set(v->lower_ns - sg_price_host());
 }
 
 uint64_t sg_time_total_ns(void)

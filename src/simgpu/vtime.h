@@ -161,6 +161,7 @@ struct sg_vop { /* one operation on its way into virtual time */
     struct sg_mark *mark; /* RECORD, WAIT */
     uint8_t kind;         /* enum sg_op_kind */
     bool done, ran;
+    bool held;     /* in the last scan something that it depends on had no place yet */
     bool given_up; /* nobody waits for it any more: it is placed when it is done, wherever there is room then */
     bool pageable;
     uint8_t device;

@@ -165,6 +165,30 @@ static int scene_mixed(void)
     return 0;
 }
 
+static void pause_us(void *us)
+{
+    usleep((unsigned)(uintptr_t)us);
+}
+
+/* Host functions that take longer together than anybody waits for one of them, then a copy; and a copy that this one could
+ * displace. */
+static int scene_host_functions(void)
+{
+    machine_with_context("h200,vram=64M");
+    CUdeviceptr p;
+    void *host;
+    CUstream a = stream(), b = stream();
+    OK(cuMemAlloc_v2(&p, 32 * MIB));
+    OK(cuMemAllocHost_v2(&host, 16 * MIB));
+    for (int i = 0; i < 60; i++)
+        OK(cuLaunchHostFunc(a, pause_us, (void *)(uintptr_t)2000));
+    OK(cuMemcpyHtoDAsync_v2(p, host, MIB, a));
+    for (int i = 0; i < 10; i++)
+        OK(cuMemcpyHtoDAsync_v2(p + 16 * MIB, host, 16 * MIB, b));
+    OK(cuStreamSynchronize(b));
+    return 0;
+}
+
 /* ---- reports ---- */
 
 static int scene_report(void)
@@ -184,7 +208,7 @@ static int scene_report(void)
     return 0;
 }
 
-SCENES({"mixed", scene_mixed}, {"report", scene_report})
+SCENES({"mixed", scene_mixed}, {"host functions", scene_host_functions}, {"report", scene_report})
 
 Test(vtime, a_single_threaded_job_takes_the_same_nanoseconds_twenty_times)
 {
@@ -198,6 +222,18 @@ Test(vtime, a_single_threaded_job_takes_the_same_nanoseconds_twenty_times)
         cr_assert_str_eq(r.out, first, "run %d", i);
         hr_test_result_finish(&r);
     }
+}
+
+Test(vtime, a_row_of_slow_host_functions_is_not_given_up)
+{
+    char report[64];
+    snprintf(report, sizeof report, "SIMGPU_REPORT=/tmp/simgpu-vtime-%d.json", (int)getpid());
+    struct hr_test_result r = play("SIM_SCENE=host functions", (const char *[]){report, NULL});
+    cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 0, "%s", r.err);
+    hr_test_result_finish(&r);
+    const char *text = slurp(strchr(report, '=') + 1);
+    unlink(strchr(report, '=') + 1);
+    cr_assert_eq(reported(text, "given_up"), 0, "%s", text);
 }
 
 static void expect_rate(const char *what, double seconds, double bytes, double gbps)
@@ -523,6 +559,33 @@ Test(vtime, a_host_function_runs_at_its_place_in_time)
     double copy_ns = 16 * MIB / 50.0;
     cr_assert_gt(seen_ns - begin, copy_ns);
     cr_assert_geq(now_ns(), seen_ns);
+}
+
+Test(vtime, a_host_function_sees_the_end_of_a_copy_that_waited_for_the_engine)
+{
+    machine_with_context("h200,vram=64M,host=64M");
+    static uint64_t seen_ns;
+    CUfunction f = kernel("fill");
+    CUdeviceptr p;
+    void *host;
+    CUevent begin, end;
+    CUstream a = stream(), b = stream();
+    OK(cuMemAlloc_v2(&p, 32 * MIB));
+    OK(cuMemAllocHost_v2(&host, 16 * MIB));
+    OK(cuEventCreate(&begin, 0));
+    OK(cuEventCreate(&end, 0));
+    uint64_t start_ns = now_ns();
+    OK(cuEventRecord(begin, b));
+    for (int i = 0; i < 30; i++) /* long in reality */
+        launch_fill(f, 10000, p, a);
+    OK(cuMemcpyHtoDAsync_v2(p, host, 16 * MIB, a));
+    for (int i = 0; i < 8; i++) /* the copy before has its place between two of these, once it is known */
+        OK(cuMemcpyHtoDAsync_v2(p + 16 * MIB, host, 8 * MIB, b));
+    OK(cuEventRecord(end, b));
+    OK(cuLaunchHostFunc(b, note_time, &seen_ns));
+    OK(cuCtxSynchronize());
+    double ends = seconds_between(begin, end) * 1e9;
+    cr_assert_gt((double)(seen_ns - start_ns), ends, "it runs after what stands before it in its stream");
 }
 
 /* ---- reports ---- */

@@ -278,7 +278,7 @@ uint64_t sg_submit(struct sg_stream *s, struct sg_op *op)
     if (!s->head)
         s->head = op;
     s->tail = op;
-    if (s->head == op)
+    if (s->head == op && try_head(s)) /* no other stream's head becomes ready by what is only queued */
         sg_pump();
     return ticket;
 }

@@ -26,6 +26,7 @@
 #define TICK_NS 200000 /* how long one real wait lasts at most */
 #define MOST_BLOCKERS 24
 #define SCAN_EVERY 1024
+#define LOOK_SHARE 4 /* waiting threads let work go on for so many times as long as they look at it */
 #define MOST_STEP_NS UINT64_C(10000000)
 
 static struct {
@@ -488,9 +489,7 @@ static bool goes_on(const struct sg_vop *v, struct patience *p)
     const struct sg_op *op = v->op;
     if (op->state == SG_OP_QUEUED)
         return v->kind == SG_OP_VALUE_WAIT && op->stream->head == op && sg_value_ready(op);
-    if (v->kind == SG_OP_HOST)
-        return host_goes_on(&sg.devices[op->stream->context->device], p);
-    return v->kind != SG_OP_KERNEL || sg_price_least(v) < PATIENCE_NS;
+    return v->kind != SG_OP_HOST || host_goes_on(&sg.devices[op->stream->context->device], p);
 }
 
 /* Is it worth waiting for what was submitted up to then? */
@@ -498,14 +497,18 @@ static bool is_hopeful(uint64_t seq, struct patience *p)
 {
     size_t unfinished = 0;
     for (const struct sg_vop *v = order.first; v && v->seq <= seq; v = v->next) {
-        if (v->done || v->given_up)
+        if (v->done || v->given_up || v->stream->hopeless == order.scan)
             continue;
+        if (v->kind == SG_OP_KERNEL && v->op->state != SG_OP_QUEUED && sg_price_least(v) >= PATIENCE_NS) {
+            v->stream->hopeless = order.scan;
+            continue;
+        }
         if (goes_on(v, p)) {
             if (v->kind != SG_OP_HOST)
                 p->unfinished = 0;
             return true;
         }
-        unfinished += v->kind != SG_OP_KERNEL || v->op->state == SG_OP_QUEUED;
+        unfinished++;
     }
     return unfinished && is_patient(p, unfinished);
 }
@@ -520,10 +523,8 @@ static void give_up(uint64_t seq)
     }
 }
 
-static void let_work_go_on(void)
+static void wait_a_tick(void)
 {
-    if (sg_work_once())
-        return;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += TICK_NS;
@@ -534,6 +535,17 @@ static void let_work_go_on(void)
     sg.waiting++;
     pthread_cond_timedwait(&sg.done_cv, &sg.lock, &until);
     sg.waiting--;
+}
+
+/* Looking at what is pending since looked_ns took its time: with much of it, work goes on for longer before the next look. But in
+ * a replay the clock decides nothing. */
+static void let_work_go_on(uint64_t looked_ns)
+{
+    uint64_t now_ns = sg_now_ns(), until_ns = now_ns + LOOK_SHARE * (now_ns - looked_ns);
+    do {
+        if (!sg_work_once())
+            wait_a_tick();
+    } while (!sg.config.replay && sg_now_ns() < until_ns);
 }
 
 static void hold(const struct sg_goal *g, int by)
@@ -561,13 +573,14 @@ static bool find_out(const struct sg_goal *g, uint64_t until_ns)
     hold(g, 1);
     bool pending;
     for (;;) {
+        uint64_t looked_ns = sg_now_ns();
         if (order.first)
             scan(false);
         pending = is_pending(g, &lower);
         if (!pending || lower > until_ns)
             break;
         if (is_hopeful(g->seq, &patience)) {
-            let_work_go_on();
+            let_work_go_on(looked_ns);
             continue;
         }
         give_up(g->seq);
@@ -627,13 +640,17 @@ void sg_time_host_begin(struct sg_op *op)
     struct patience patience = {0};
     if (!v)
         return;
-    for (scan(false); v->held; scan(false)) { /* what it waited for is over, but may have no place yet */
+    for (;;) { /* what it waited for is over, but may have no place yet */
+        uint64_t looked_ns = sg_now_ns();
+        scan(false);
+        if (!v->held)
+            break;
         if (!is_hopeful(v->seq - 1, &patience)) {
             give_up(v->seq - 1);
             scan(false);
             break;
         }
-        let_work_go_on();
+        let_work_go_on(looked_ns);
     }
     sg_thread_clock_set(v->lower_ns - sg_price_host());
 }

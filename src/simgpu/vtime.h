@@ -88,6 +88,7 @@ struct sg_vstream {
     uint64_t number;
     uint64_t submit_ns, end_ns;
     uint64_t scan, scan_ns; /* as above */
+    uint64_t hopeless;      /* the scan after which it was found behind a kernel that spins */
     bool given_up;
 };
 

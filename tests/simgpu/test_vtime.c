@@ -538,6 +538,20 @@ Test(vtime, work_behind_a_host_function_that_waits_does_not_hold_up_other_stream
     OK(cuStreamQuery(held));
 }
 
+Test(vtime, waiting_beside_a_hundred_thousand_pending_kernels_takes_no_square_of_them, .timeout = 60)
+{
+    machine_with_context("h200,vram=64M");
+    CUfunction f = kernel("fill");
+    CUdeviceptr p;
+    CUstream full = stream(), other = stream();
+    OK(cuMemAlloc_v2(&p, MIB));
+    for (int i = 0; i < 100000; i++)
+        launch_fill(f, 1, p, full);
+    launch_fill(f, 200, p, other); /* any of those before may take its SMs */
+    OK(cuStreamSynchronize(other));
+    OK(cuStreamSynchronize(full));
+}
+
 static void note_time(void *at)
 {
     *(uint64_t *)at = now_ns();

@@ -122,6 +122,8 @@ bool sg_replay_step(void);
 void sg_replay_some(void); /* after a submission: as many steps as the seed says; sg.lock is released meanwhile */
 /* Before a question whether something is done; does nothing where there is no replay. sg.lock is not held. */
 void sg_replay_poll(void);
+/* Waits for values that only somebody else can have ended, while the job waits and there is nothing to do; needs sg.lock. */
+void sg_replay_look(void);
 /* The report's member: one line of JSON with a comma. */
 void sg_replay_report(FILE *f);
 

@@ -87,7 +87,11 @@ static void *poller(void *arg)
         pthread_mutex_unlock(&sg.lock);
         nanosleep(&pause, NULL); /* a store of the host makes no event to wait for */
         pthread_mutex_lock(&sg.lock);
-        sg_pump();
+        if (sg.config.replay)
+            sg_replay_look();
+        else
+            sg_pump();
+        poll.wanted |= sg.config.replay && sg.busy_streams;
         bool moved = atomic_load(&sg.done_count) != done;
         poll.pause_ns = moved                              ? SHORTEST_PAUSE_NS
                         : poll.pause_ns < LONGEST_PAUSE_NS ? poll.pause_ns * 2

@@ -92,12 +92,40 @@ static void step_host(struct sg_device *d)
     replay.forced += d->host_turns || d->host_busy;
 }
 
+/* A wait for a value in memory begins to end at a step, not when somebody happens to look. */
+static bool values_went_on(void)
+{
+    const struct sg_stream *s;
+    for (s = sg.busy_streams; s; s = s->busy_next)
+        if (s->head->kind == SG_OP_VALUE_WAIT && sg_value_ready(s->head))
+            break;
+    uint64_t done = atomic_load(&sg.done_count);
+    if (s)
+        sg_pump();
+    return s && atomic_load(&sg.done_count) != done;
+}
+
+void sg_replay_look(void)
+{
+    struct choice all[CHOICES_MOST];
+    if (!sg.waiting || choices(all))
+        return;
+    for (int i = 0; i < sg.device_count; i++) {
+        const struct sg_device *d = &sg.devices[i];
+        if (d->host_busy || d->grids || d->engine_busy[0] || d->engine_busy[1] || d->engine_busy[2])
+            return;
+    }
+    replay.forced += values_went_on();
+}
+
 bool sg_replay_step(void)
 {
     static const uint64_t slices[] = {1, 1, 500, 6000};
     struct choice all[CHOICES_MOST];
-    unsigned n = choices(all);
     replay.calls++;
+    if (sg.value_threads && values_went_on())
+        return true;
+    unsigned n = choices(all);
     if (!n)
         return false;
     uint64_t random = sg_random();

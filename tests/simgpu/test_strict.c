@@ -591,6 +591,26 @@ static int scene_interleave(void)
     return 0;
 }
 
+/* The same with one stream that waits for a value, which the other one writes between its kernels. */
+static int scene_values(void)
+{
+    uint32_t word = 0, bit[2] = {0, 1};
+    set_up();
+    CUdeviceptr turn = memory + 128;
+    MUST(cuMemsetD32_v2(turn, 0, 1));
+    MUST(cuStreamWaitValue32_v2(stream[1], turn, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    for (uint32_t i = 0; i < 28; i++) {
+        MUST(try("append", 1, stream[i % 2], (void *[]){&memory, &bit[i % 2]}));
+        if (i == 10)
+            MUST(cuStreamWriteValue32_v2(stream[0], turn, 1, 0));
+        usleep(500); /* who looks meanwhile must not matter */
+    }
+    MUST(cuCtxSynchronize());
+    MUST(cuMemcpyDtoH_v2(&word, memory, 4));
+    printf("%x\n", word);
+    return 0;
+}
+
 SCENES({"two_kernels", scene_two_kernels}, {"by_luck", scene_by_luck}, {"copy_and_kernel", scene_copy_and_kernel},
        {"count_and_copy", scene_count_and_copy}, {"host_memory", scene_host_memory}, {"staged", scene_staged},
        {"warps", scene_warps}, {"moved", scene_moved}, {"moved_again", scene_moved_again}, {"fatal", scene_fatal},
@@ -599,7 +619,8 @@ SCENES({"two_kernels", scene_two_kernels}, {"by_luck", scene_by_luck}, {"copy_an
        {"behind_small", scene_behind_small}, {"before_small", scene_before_small}, {"behind_large", scene_behind_large},
        {"in_bounds", scene_in_bounds}, {"leaks", scene_leaks}, {"tidy", scene_tidy}, {"poison", scene_poison},
        {"no_room", scene_no_room}, {"behind_itself", scene_behind_itself},
-       {"waits_for_the_host", scene_waits_for_the_host}, {"room", scene_room}, {"interleave", scene_interleave})
+       {"waits_for_the_host", scene_waits_for_the_host}, {"room", scene_room}, {"interleave", scene_interleave},
+       {"values", scene_values})
 
 /* ---- tests ---- */
 
@@ -766,12 +787,12 @@ Test(strict, a_bad_setting_gives_one_line_and_fails_cuInit)
 #define REPLAYS 20
 #endif
 
-Test(strict, a_replay_gives_the_same_interleaving_each_time)
+static void replays(const char *scene)
 {
     char first[64] = "", first_trace[32] = "", setting[64];
     int others = 0;
     for (int i = 0; i < REPLAYS; i++) {
-        struct hr_test_result r = strict("interleave", "off", "SIMGPU=v100,vram=64M,host=64M,replay=7");
+        struct hr_test_result r = strict(scene, "off", "SIMGPU=v100,vram=64M,host=64M,replay=7");
         const char *trace = strstr(report, "\"trace\": \"");
         cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 0 && trace, "%s", r.err);
         cr_assert_not_null(strstr(report, "\"repeatable\": true"), "%s", report);
@@ -785,9 +806,19 @@ Test(strict, a_replay_gives_the_same_interleaving_each_time)
     }
     for (int seed = 8; seed < 14; seed++) {
         snprintf(setting, sizeof setting, "SIMGPU=v100,vram=64M,host=64M,replay=%d", seed);
-        struct hr_test_result r = strict("interleave", "off", setting);
+        struct hr_test_result r = strict(scene, "off", setting);
         others += strcmp(r.out, first) != 0;
         hr_test_result_finish(&r);
     }
     cr_assert_gt(others, 0, "seven seeds, one interleaving: %s", first);
+}
+
+Test(strict, a_replay_gives_the_same_interleaving_each_time)
+{
+    replays("interleave");
+}
+
+Test(strict, a_replay_gives_the_same_interleaving_with_waits_for_values)
+{
+    replays("values");
 }

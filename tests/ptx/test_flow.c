@@ -411,10 +411,67 @@ Test(flow, pages_without_the_right_fault)
     cr_assert_not(outcome.fault.write, "the load faults");
 }
 
+/* Lanes that are in different functions, or at different depths of one, at one time: each keeps what it has in registers
+ * while it waits for the others. Both functions return 21 x; narrow by way of narrow(x, depth - 1). */
+#define TWO_FUNCTIONS(call)                                                                                            \
+    ".func (.param .b32 r) narrow(.param .b32 x, .param .b32 depth);\n"                                                \
+    ".func (.param .b32 r) wide(.param .b32 x, .param .b32 depth);\n" HEAD                                             \
+    "and.b32 %r2, %r0, 3; and.b32 %r3, %r0, 4; setp.eq.u32 %p1, %r3, 0;\n"                                             \
+    "{ .param .b32 a; .param .b32 b; .param .b32 c; st.param.b32 [a], %r0; st.param.b32 [b], %r2;" call                \
+    " ld.param.b32 %r1, [c]; }" TAIL                                                                                   \
+    ".func (.param .b32 r) narrow(.param .b32 x, .param .b32 depth)\n{ .reg .pred %p; .reg .b32 %r<9>;\n"              \
+    "ld.param.u32 %r1, [x]; ld.param.u32 %r7, [depth]; mul.lo.u32 %r2, %r1, 2; mul.lo.u32 %r3, %r1, 3;\n"              \
+    "mul.lo.u32 %r4, %r1, 4; mul.lo.u32 %r5, %r1, 5; mul.lo.u32 %r6, %r1, 6; setp.eq.u32 %p, %r7, 0; @%p bra S;\n"     \
+    "{ .param .b32 a; .param .b32 b; .param .b32 c; sub.u32 %r7, %r7, 1; st.param.b32 [a], %r1;\n"                     \
+    "st.param.b32 [b], %r7; call (c), narrow, (a, b); } bra T; S: bar.warp.sync 0xffffffff; T:\n" SUM(                 \
+        "u32", "r") "st.param.b32 [r], %r1; ret; }\n"                                                                  \
+                    ".func (.param .b32 r) wide(.param .b32 x, .param .b32 depth)\n{ .reg .b32 %r; .reg .b64 %d<9>;\n" \
+                    "ld.param.u32 %r, [x]; cvt.u64.u32 %d1, %r; mul.lo.u64 %d2, %d1, 2; mul.lo.u64 %d3, %d1, 3;\n"     \
+                    "mul.lo.u64 %d4, %d1, 4; mul.lo.u64 %d5, %d1, 5; mul.lo.u64 %d6, %d1, 6; bar.warp.sync "           \
+                    "0xffffffff;\n" SUM("u64", "d") "cvt.u32.u64 %r, %d1; st.param.b32 [r], %r; ret; }\n"
+#define SUM(type, d)                                                                                                   \
+    "add." type " %" d "1, %" d "1, %" d "2; add." type " %" d "1, %" d "1, %" d "3; add." type " %" d "1, %" d        \
+    "1, %" d "4; add." type " %" d "1, %" d "1, %" d "5; add." type " %" d "1, %" d "1, %" d "6;\n"
+
+static void check_functions_at_once(const char *body)
+{
+    const uint32_t *r = run(body, 64);
+    for (uint32_t i = 0; i < 64; i++)
+        cr_assert_eq(r[i], 21 * i, "thread %u: %u", i, r[i]);
+}
+
+Test(flow, lanes_in_different_functions_keep_their_registers)
+{
+    check_functions_at_once(TWO_FUNCTIONS("@%p1 call (c), wide, (a, b); @!%p1 call (c), narrow, (a, b);"));
+}
+
+Test(flow, lanes_in_functions_called_through_registers_keep_their_registers)
+{
+    check_functions_at_once(TWO_FUNCTIONS("mov.u64 %rd2, wide; mov.u64 %rd3, narrow; selp.b64 %rd2, %rd2, %rd3, %p1;"
+                                          "P: .callprototype (.param .b32 _) _ (.param .b32 _, .param .b32 _);"
+                                          "call (c), %rd2, (a, b), P;"));
+}
+
+Test(flow, lanes_at_different_depths_of_recursion_keep_their_registers)
+{
+    check_functions_at_once(TWO_FUNCTIONS("call (c), narrow, (a, b);"));
+}
+
 Test(flow, endless_recursion_ends_in_a_stack_fault)
 {
     struct outcome outcome =
         run_with(".func f(.param .b32 x);\n.func f(.param .b32 x)\n{ .reg .b32 %r<4>; ld.param.u32 %r1, [x];\n"
+                 "{ .param .b32 a; st.param.b32 [a], %r1; call.uni f, (a); } ret; }\n" HEAD
+                 "{ .param .b32 a; st.param.b32 [a], %r0; call f, (a); }" TAIL,
+                 (struct launch){.block = {40}});
+    cr_assert_eq(outcome.fault.kind, PTX_FAULT_STACK);
+}
+
+Test(flow, endless_recursion_of_a_few_lanes_ends_in_a_stack_fault)
+{
+    struct outcome outcome =
+        run_with(".func f(.param .b32 x);\n.func f(.param .b32 x)\n{ .reg .pred %p; .reg .b32 %r<4>; ld.param.u32 %r1, "
+                 "[x];\nrem.u32 %r2, %r1, 40; setp.eq.u32 %p, %r2, 39; @%p ret; add.u32 %r1, %r1, 8;\n"
                  "{ .param .b32 a; st.param.b32 [a], %r1; call.uni f, (a); } ret; }\n" HEAD
                  "{ .param .b32 a; st.param.b32 [a], %r0; call f, (a); }" TAIL,
                  (struct launch){.block = {40}});

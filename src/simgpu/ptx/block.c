@@ -107,6 +107,7 @@ struct ptx_block *ptx_block_create(const struct ptx_block_shape *shape)
         memset(w, 0, sizeof(*w));
         w->index = i;
         w->registers = memory + registers_at + i * per_warp;
+        w->stack_bytes = (uint32_t)per_warp;
         w->local = memory + local_at + i * local_per_warp;
         memset(w->registers, 0, sizeof(struct ptx_frame));
     }
@@ -118,8 +119,10 @@ void ptx_block_destroy(struct ptx_block *b)
 {
     if (!b)
         return;
-    for (uint32_t i = 0; i < b->warp_count; i++)
+    for (uint32_t i = 0; i < b->warp_count; i++) {
         ptx_async_destroy(&b->warps[i]);
+        free(b->warps[i].grown);
+    }
     memory_give(b, b->memory_bytes);
 }
 
@@ -146,6 +149,48 @@ void ptx_block_start(struct ptx_block *b, uint64_t linear, const uint32_t ctaid[
             w->fp[k] = 0;
         }
     }
+}
+
+/* The first place from `at` on that no frame of the other lanes touches. Lanes in the same function at the same place have
+ * columns of their own. */
+static uint64_t untouched(const struct ptx_run *r, const struct ptx_warp *w, uint32_t others, uint64_t at,
+                          const struct ptx_function *callee)
+{
+    for (uint64_t before = UINT64_MAX; before != at;) {
+        before = at;
+        for (uint32_t left = others; left; left &= left - 1) {
+            unsigned lane = (unsigned)__builtin_ctz(left);
+            for (uint32_t fp = w->fp[lane]; fp;) {
+                const struct ptx_frame *frame = (const struct ptx_frame *)(w->registers + fp);
+                uint32_t number = frame->function[lane];
+                uint64_t end = (uint64_t)fp + r->module->by_number[number]->frame_bytes;
+                if (fp < at + callee->frame_bytes && at < end && (fp != at || number != callee->number))
+                    at = end;
+                fp = frame->return_fp[lane];
+            }
+        }
+    }
+    return at;
+}
+
+uint32_t ptx_run_frame_place(struct ptx_run *r, struct ptx_warp *w, uint32_t lanes, uint32_t fp,
+                             const struct ptx_function *callee)
+{
+    uint64_t at = untouched(r, w, w->live & ~lanes, fp, callee), end = at + callee->frame_bytes;
+    if (end > w->stack_bytes) {
+        uint64_t bytes = (uint64_t)w->stack_bytes * 2;
+        void *memory;
+        while (bytes < end)
+            bytes *= 2;
+        if (bytes > UINT32_MAX || posix_memalign(&memory, 64, bytes))
+            return 0;
+        memcpy(memory, w->registers, w->stack_bytes);
+        memset((uint8_t *)memory + w->stack_bytes, 0, bytes - w->stack_bytes); /* looked at as a whole, see spin.c */
+        free(w->grown);
+        w->registers = w->grown = memory;
+        w->stack_bytes = (uint32_t)bytes;
+    }
+    return (uint32_t)at;
 }
 
 bool ptx_run_fault(struct ptx_run *r, const struct ptx_warp *w, unsigned lane, enum ptx_fault_kind kind, uint32_t pc)

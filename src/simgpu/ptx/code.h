@@ -71,6 +71,8 @@ struct ptx_frame {
     uint32_t return_pc[PTX_LANES];
     uint32_t return_fp[PTX_LANES];
     uint32_t local_base[PTX_LANES]; /* of this function's .local variables in the thread's local memory */
+    uint32_t function[PTX_LANES];   /* its number */
+    uint32_t depth[PTX_LANES];      /* bytes of the callers' frames */
 };
 
 /* aux of LD and ST: data in o[0..3], address register in o[4] (0 = none), offset in imm.

@@ -18,7 +18,9 @@ struct ptx_warp {
     uint32_t pc[PTX_LANES];
     uint32_t fp[PTX_LANES]; /* frame of the lane's function: offset in registers */
     uint32_t tid[3][PTX_LANES];
-    uint8_t *registers;             /* frames, stack_bytes */
+    uint8_t *registers;             /* frames */
+    uint32_t stack_bytes;           /* room for them */
+    uint8_t *grown;                 /* NULL, or what `registers` points to instead of the block's memory */
     uint8_t *local;                 /* 32 times local_bytes */
     uint32_t bar_result[PTX_LANES]; /* offset in registers; this and the next two only where bar_shared is 0 */
     uint8_t bar_kind[PTX_LANES], bar_id[PTX_LANES];
@@ -90,6 +92,9 @@ bool ptx_run_fault(struct ptx_run *r, const struct ptx_warp *w, unsigned lane, e
 /* Lanes in `lanes` of `w` arrive at a barrier; their pcs are already past it. False = fault. */
 bool ptx_run_barrier(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *in, const uint8_t *frame,
                      uint32_t fp, uint32_t lanes, uint32_t pc);
+/* Where the frame of a function that lanes call goes, at least at `fp`; may move the warp's registers. 0: no host memory. */
+uint32_t ptx_run_frame_place(struct ptx_run *r, struct ptx_warp *w, uint32_t lanes, uint32_t fp,
+                             const struct ptx_function *callee);
 /* Lanes leave for good: barriers may complete by it. */
 void ptx_run_exit(struct ptx_run *r, struct ptx_warp *w, uint32_t lanes);
 /* Does the address lie in a .const variable of the module? */

@@ -25,7 +25,7 @@ static uint64_t state_of(const struct ptx_block *b, const struct ptx_block_shape
         hash = mix(hash, lanes, sizeof lanes);
         hash = mix(hash, w->pc, sizeof w->pc);
         hash = mix(hash, w->fp, sizeof w->fp);
-        hash = mix(hash, w->registers, shape->stack_bytes);
+        hash = mix(hash, w->registers, w->stack_bytes);
         hash = mix(hash, w->local, (size_t)shape->local_bytes * PTX_LANES);
     }
     return hash;

@@ -5,12 +5,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #define SCHEMA_VERSION 2
 
-bool sg_report_path(const char *pattern, char *path, size_t bytes)
+static bool expand(const char *pattern, char *path, size_t bytes)
 {
     size_t n = 0;
     for (const char *p = pattern; *p; p++) {
@@ -22,6 +23,30 @@ bool sg_report_path(const char *pattern, char *path, size_t bytes)
         p += p[0] == '%' && p[1] == 'p';
     }
     return n > 0;
+}
+
+FILE *sg_report_open(const char *variable, const char *pattern, struct sg_report_file *file)
+{
+    struct stat at;
+    if (!pattern[0])
+        return NULL;
+    if (!expand(pattern, file->path, sizeof file->path)) {
+        sg_log(SG_LOG_ERROR, "%s: cannot write: the path is too long", variable);
+        return NULL;
+    }
+    bool direct = !lstat(file->path, &at) && !S_ISREG(at.st_mode);
+    snprintf(file->part, sizeof file->part, "%s%s", file->path, direct ? "" : ".part");
+    FILE *f = fopen(file->part, "we");
+    if (!f)
+        sg_log(SG_LOG_ERROR, "%s: cannot write %s: %s", variable, file->part, strerror(errno));
+    return f;
+}
+
+void sg_report_close(const char *variable, FILE *f, const struct sg_report_file *file)
+{
+    bool ok = !ferror(f);
+    if (fclose(f) || !ok || (strcmp(file->part, file->path) != 0 && rename(file->part, file->path)))
+        sg_log(SG_LOG_ERROR, "%s: cannot write %s: %s", variable, file->path, strerror(errno));
 }
 
 static void put_tiers(FILE *f, const char *name, const uint64_t *bytes)
@@ -57,15 +82,10 @@ static void put_device(FILE *f, const struct sg_device *d, bool last)
 
 void sg_report_write(void)
 {
-    char path[4200], part[4224];
-    if (!sg.config.report[0] || !sg_report_path(sg.config.report, path, sizeof path))
+    struct sg_report_file file;
+    FILE *f = sg_report_open("SIMGPU_REPORT", sg.config.report, &file);
+    if (!f)
         return;
-    snprintf(part, sizeof part, "%s.part", path); /* renamed when complete: readers never see half a report */
-    FILE *f = fopen(part, "we");
-    if (!f) {
-        sg_log(SG_LOG_ERROR, "SIMGPU_REPORT: cannot write %s: %s", part, strerror(errno));
-        return;
-    }
     fprintf(f, "{\n  \"schema\": %d,\n  \"pid\": %" PRIu64 ",\n  \"model\": \"%s\",\n  \"seed\": %" PRIu64 ",\n",
             SCHEMA_VERSION, sg.pid, sg.config.model->key, sg.config.seed);
     sg_time_report(f);
@@ -80,9 +100,7 @@ void sg_report_write(void)
     for (int i = 0; i < sg.device_count; i++)
         put_device(f, &sg.devices[i], i == sg.device_count - 1);
     fprintf(f, "  ]\n}\n");
-    bool ok = !ferror(f);
-    if (fclose(f) || !ok || rename(part, path))
-        sg_log(SG_LOG_ERROR, "SIMGPU_REPORT: cannot write %s: %s", path, strerror(errno));
+    sg_report_close("SIMGPU_REPORT", f, &file);
 }
 
 /* Other threads may still run kernels; nothing is torn down. The deadline is for a process that ends in the middle of a call. */

@@ -639,8 +639,14 @@ uint64_t sg_policy_window_max_bytes(void); /* of an access policy window */
 unsigned sg_sync_domain_count(void);
 CUresult sg_policy_window_check(const CUaccessPolicyWindow *window); /* INVALID_VALUE beyond what the device has */
 
-void sg_report_write(void);                                         /* SIMGPU_REPORT; needs sg.lock */
-bool sg_report_path(const char *pattern, char *path, size_t bytes); /* %p expanded; false: too long or empty */
+void sg_report_write(void); /* SIMGPU_REPORT; needs sg.lock */
+/* Opens the file that a setting names, with %p expanded. What is, or will be, a plain file is written beside it and renamed when
+ * complete: readers never see half a report. Anything else (a terminal, a pipe, a link) is written to and never replaced. */
+struct sg_report_file {
+    char path[4200], part[4224];
+};
+FILE *sg_report_open(const char *variable, const char *pattern, struct sg_report_file *file); /* NULL: none, or told */
+void sg_report_close(const char *variable, FILE *f, const struct sg_report_file *file);
 
 /* ---- generated ---- */
 struct sg_symbol {

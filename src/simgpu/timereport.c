@@ -1,7 +1,6 @@
 /* What becomes of virtual time: totals per kernel, busy times for SIMGPU_REPORT, and SIMGPU_TIMELINE's list of operations. */
 #include "simgpu/sim.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,15 +119,10 @@ static void put_entry(FILE *f, const struct entry *e, bool last)
 
 void sg_timeline_write(void)
 {
-    char path[4200], part[4224];
-    if (!sg.config.timeline[0] || !sg_report_path(sg.config.timeline, path, sizeof path))
+    struct sg_report_file file;
+    FILE *f = sg_report_open("SIMGPU_TIMELINE", sg.config.timeline, &file);
+    if (!f)
         return;
-    snprintf(part, sizeof part, "%s.part", path);
-    FILE *f = fopen(part, "we");
-    if (!f) {
-        sg_log(SG_LOG_ERROR, "SIMGPU_TIMELINE: cannot write %s: %s", part, strerror(errno));
-        return;
-    }
     fprintf(f, "{\n  \"timeline_schema\": %d,\n  \"pid\": %" PRIu64 ",\n  \"model\": \"%s\",\n  \"gpus\": %d,\n",
             TIMELINE_SCHEMA, sg.pid, sg.config.model->key, sg.device_count);
     fprintf(f, "  \"virtual_time_ns\": %" PRIu64 ",\n  \"dropped\": %" PRIu64 ",\n  \"operations\": [\n",
@@ -136,7 +130,5 @@ void sg_timeline_write(void)
     for (size_t i = 0; i < timeline.count; i++)
         put_entry(f, &timeline.at[i], i + 1 == timeline.count);
     fprintf(f, "  ]\n}\n");
-    bool ok = !ferror(f);
-    if (fclose(f) || !ok || rename(part, path))
-        sg_log(SG_LOG_ERROR, "SIMGPU_TIMELINE: cannot write %s: %s", path, strerror(errno));
+    sg_report_close("SIMGPU_TIMELINE", f, &file);
 }

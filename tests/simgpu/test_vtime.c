@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define COPY_BYTES (64 * MIB)
@@ -645,4 +646,23 @@ Test(vtime, the_report_and_the_timeline_tell_what_ran_when)
     }
     cr_assert_eq(kernels, 3);
     cr_assert_eq(copies, 3);
+}
+
+Test(vtime, a_report_that_goes_to_a_link_leaves_it_there)
+{
+    char link[64], target[64], settings[2][96];
+    struct stat at;
+    snprintf(link, sizeof link, "/tmp/simgpu-link-%d", (int)getpid());
+    snprintf(target, sizeof target, "/tmp/simgpu-target-%d", (int)getpid());
+    cr_assert_eq(symlink(target, link), 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(settings[i], sizeof settings[i], "%s=%s", i ? "SIMGPU_TIMELINE" : "SIMGPU_REPORT", link);
+        struct hr_test_result r = play("SIM_SCENE=report", (const char *[]){settings[i], NULL});
+        cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 0, "%s", r.err);
+        hr_test_result_finish(&r);
+        cr_expect(lstat(link, &at) == 0 && S_ISLNK(at.st_mode), "%s", settings[i]);
+        cr_expect_not_null(strstr(slurp(target), "virtual_time_ns"), "%s", settings[i]);
+        unlink(target);
+    }
+    unlink(link);
 }

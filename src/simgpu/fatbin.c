@@ -139,19 +139,25 @@ static bool read_entry(const uint8_t *at, uint64_t left, struct entry *e)
     return true;
 }
 
-CUresult sg_fatbin_ptx(const void *data, unsigned architecture, char **text_out, struct ptx_error *error)
+CUresult sg_fatbin_ptx(const void *data, size_t bytes, unsigned architecture, char **text_out, struct ptx_error *error)
 {
     if (magic_of(data) == WRAPPER_MAGIC) {
         struct wrapper w;
+        if (bytes != SG_BYTES_UNKNOWN)
+            return bad(error, CUDA_ERROR_INVALID_IMAGE, "a wrapper only points to the container, which is wanted here");
         memcpy(&w, data, sizeof w);
         if (!w.data || magic_of(w.data) != CONTAINER_MAGIC)
             return bad(error, CUDA_ERROR_INVALID_IMAGE, "the wrapper points to no container");
         data = w.data;
     }
     struct container c;
+    if (bytes < sizeof c)
+        return bad(error, CUDA_ERROR_INVALID_IMAGE, "it ends in its header");
     memcpy(&c, data, sizeof c);
     if (c.version != 1 || c.header_bytes < sizeof c)
         return bad(error, CUDA_ERROR_INVALID_IMAGE, "an unknown version");
+    if (bytes != SG_BYTES_UNKNOWN && (c.header_bytes > bytes || c.bytes > bytes - c.header_bytes))
+        return bad(error, CUDA_ERROR_INVALID_IMAGE, "it is shorter than its header says");
     const uint8_t *at = (const uint8_t *)data + c.header_bytes, *best_payload = NULL;
     struct entry best = {0}, e;
     char held[200] = ""; /* what there is, for the message */

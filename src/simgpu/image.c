@@ -89,10 +89,14 @@ void *sg_image_pack(const struct sg_image *image, size_t *bytes_out)
     return block;
 }
 
-static CUresult unpack(const uint8_t *data, struct sg_image *image)
+static CUresult unpack(const uint8_t *data, size_t bytes, struct sg_image *image)
 {
     struct packed head;
+    if (bytes < sizeof head)
+        return CUDA_ERROR_INVALID_IMAGE;
     memcpy(&head, data, sizeof head);
+    if (head.bytes < sizeof head || head.bytes > bytes)
+        return CUDA_ERROR_INVALID_IMAGE;
     const uint8_t *at = data + sizeof head, *end = data + head.bytes;
     CUresult r = CUDA_SUCCESS;
     for (uint32_t i = 0; i < head.count && !r; i++) {
@@ -118,9 +122,9 @@ static unsigned device_architecture(void)
     return (unsigned)(sg.config.model->major * 10 + sg.config.model->minor);
 }
 
-static CUresult read_into(const void *data, struct sg_image *image, struct ptx_error *error)
+static CUresult read_into(const void *data, size_t bytes, struct sg_image *image, struct ptx_error *error)
 {
-    bool marked = strnlen(data, 4) == 4; /* all magic numbers are free of zero bytes */
+    bool marked = strnlen(data, bytes < 4 ? bytes : 4) == 4; /* all magic numbers are free of zero bytes */
     if (marked && !memcmp(data,
                           "\x7f"
                           "ELF",
@@ -130,27 +134,27 @@ static CUresult read_into(const void *data, struct sg_image *image, struct ptx_e
     }
     if (marked && sg_fatbin_is(data)) {
         char *text;
-        CUresult r = sg_fatbin_ptx(data, device_architecture(), &text, error);
+        CUresult r = sg_fatbin_ptx(data, bytes, device_architecture(), &text, error);
         if (r)
             return r;
         r = add(image, text, strlen(text), NULL);
         free(text);
         return r;
     }
-    if (!strncmp(data, packed_magic, sizeof packed_magic)) {
-        CUresult r = unpack(data, image);
+    if (bytes >= sizeof packed_magic && !strncmp(data, packed_magic, sizeof packed_magic)) {
+        CUresult r = unpack(data, bytes, image);
         if (r == CUDA_ERROR_INVALID_IMAGE)
             snprintf(error->text, sizeof error->text, "a linked image that is damaged");
         return r;
     }
-    CUresult r = sg_image_check_version(data, error);
-    return r ? r : add(image, data, strlen(data), NULL);
+    CUresult r = add(image, data, bytes == SG_BYTES_UNKNOWN ? strlen(data) : strnlen(data, bytes), NULL);
+    return r ? r : sg_image_check_version(image->texts[0].text, error);
 }
 
-CUresult sg_image_read(const void *data, struct sg_image **image_out, struct ptx_error *error)
+CUresult sg_image_read(const void *data, size_t bytes, struct sg_image **image_out, struct ptx_error *error)
 {
     struct sg_image *image = calloc(1, sizeof *image);
-    CUresult r = image ? read_into(data, image, error) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = image ? read_into(data, bytes, image, error) : CUDA_ERROR_OUT_OF_MEMORY;
     if (r)
         sg_image_destroy(image);
     else

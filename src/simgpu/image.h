@@ -15,11 +15,14 @@ struct sg_image {
     unsigned target; /* of a linked image: the architecture it was linked for; 0 = plain text */
 };
 
+#define SG_BYTES_UNKNOWN SIZE_MAX
+
 /*
- * Reads an image of unknown size and kind, as cuModuleLoadData gets it; copies all that is needed. On an error the reason is in
+ * Reads an image of unknown kind; copies all that is needed. Its size is unknown where cuModuleLoadData gets it; else nothing
+ * beyond it is read, and no pointer in it followed. On an error the reason is in
  * *error. NO_BINARY_FOR_GPU: nothing in it is PTX that this device can take; INVALID_IMAGE; OUT_OF_MEMORY.
  */
-CUresult sg_image_read(const void *data, struct sg_image **image_out, struct ptx_error *error);
+CUresult sg_image_read(const void *data, size_t bytes, struct sg_image **image_out, struct ptx_error *error);
 /* One PTX text of `bytes`, which need not be terminated. */
 CUresult sg_image_from_text(const char *text, size_t bytes, const char *name, struct sg_image **image_out);
 /* Adds copies of the texts of `from`; `name` replaces theirs unless it is NULL. */
@@ -36,7 +39,7 @@ CUresult sg_image_check_target(unsigned target, struct ptx_error *error);
 /* The PTX of a fat binary that suits an architecture best, unpacked and terminated, to be freed. NO_BINARY_FOR_GPU,
  * INVALID_IMAGE, OUT_OF_MEMORY. `data` is the container or its wrapper. */
 bool sg_fatbin_is(const void *data);
-CUresult sg_fatbin_ptx(const void *data, unsigned architecture, char **text_out, struct ptx_error *error);
+CUresult sg_fatbin_ptx(const void *data, size_t bytes, unsigned architecture, char **text_out, struct ptx_error *error);
 
 /* A file with 8 zero bytes behind its end, to be freed; NULL and errno. */
 char *sg_file_read(const char *path, size_t *bytes_out);

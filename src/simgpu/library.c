@@ -219,10 +219,10 @@ static CUresult make(const struct request *q, struct sg_library *lib, struct ptx
     if (q->path) {
         size_t bytes;
         char *text = sg_file_read(q->path, &bytes);
-        r = text ? sg_image_read(text, &lib->image, error) : CUDA_ERROR_FILE_NOT_FOUND;
+        r = text ? sg_image_read(text, bytes, &lib->image, error) : CUDA_ERROR_FILE_NOT_FOUND;
         free(text);
     } else {
-        r = sg_image_read(q->code, &lib->image, error);
+        r = sg_image_read(q->code, SG_BYTES_UNKNOWN, &lib->image, error);
     }
     if (!r)
         r = sg_image_parse(lib->image, &lib->prototype, error);

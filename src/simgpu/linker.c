@@ -82,7 +82,7 @@ static CUresult read_input(const struct input *in, struct sg_image **image_out, 
     }
     case CU_JIT_INPUT_FATBINARY:
     case CU_JIT_INPUT_CUBIN: {
-        CUresult r = in->bytes < 16 ? CUDA_ERROR_INVALID_IMAGE : sg_image_read(in->data, image_out, error);
+        CUresult r = sg_image_read(in->data, in->bytes, image_out, error);
         if (!r && in->type == CU_JIT_INPUT_CUBIN && !(*image_out)->target) { /* text is no compiled code */
             sg_image_destroy(*image_out);
             *image_out = NULL;

@@ -128,12 +128,12 @@ struct source {
 static CUresult read_source(const struct source *from, struct sg_image **image_out, struct ptx_error *error)
 {
     if (!from->path)
-        return sg_image_read(from->data, image_out, error);
+        return sg_image_read(from->data, SG_BYTES_UNKNOWN, image_out, error);
     size_t bytes;
     char *text = sg_file_read(from->path, &bytes);
     if (!text)
         return CUDA_ERROR_FILE_NOT_FOUND;
-    CUresult r = sg_image_read(text, image_out, error);
+    CUresult r = sg_image_read(text, bytes, image_out, error);
     free(text);
     return r;
 }

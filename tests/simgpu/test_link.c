@@ -3,6 +3,7 @@
 #include "sim_test.h"
 
 #include <stdio.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define HEAD ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -393,4 +394,54 @@ Test(link, a_fat_binary_without_ptx_says_what_it_holds)
     uint64_t too_long = f.used;
     memcpy(f.bytes + 8, &too_long, 8);
     GIVES(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&m, f.bytes)); /* the last entry runs past the end */
+}
+
+/* Bytes that end where memory ends. */
+static const void *at_the_brink(const void *data, size_t bytes)
+{
+    size_t room = (bytes + 4095) & ~(size_t)4095;
+    uint8_t *memory = mmap(NULL, room + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(memory, MAP_FAILED);
+    cr_assert_eq(mprotect(memory + room, 4096, PROT_NONE), 0);
+    memcpy(memory + room - bytes, data, bytes);
+    return memory + room - bytes;
+}
+
+static void refuses_every_truncation(const void *data, size_t bytes)
+{
+    for (size_t n = 1; n < bytes; n += n < 200 ? 1 : 97) {
+        CUlinkState state;
+        OK(cuLinkCreate_v2(0, NULL, NULL, &state));
+        cr_assert_neq(cuLinkAddData_v2(state, CU_JIT_INPUT_FATBINARY, (void *)(uintptr_t)at_the_brink(data, n), n,
+                                       "cut", 0, NULL, NULL),
+                      CUDA_SUCCESS, "%zu of %zu bytes", n, bytes);
+        OK(cuLinkDestroy(state));
+    }
+}
+
+Test(link, nothing_beyond_an_input_is_read)
+{
+    machine_with_context("h200,vram=64M");
+    static struct fat f;
+    static char text[2000], file[64];
+    CUlinkState state;
+    CUmodule m;
+    void *image;
+    size_t bytes = text_of(text, sizeof text, 70, 1);
+    begin(&f);
+    entry(&f, 1, 70, text, bytes, 0, 0);
+    refuses_every_truncation(f.bytes, f.used);
+    OK(cuLinkCreate_v2(0, NULL, NULL, &state));
+    OK(cuLinkAddData_v2(state, CU_JIT_INPUT_FATBINARY, (void *)(uintptr_t)at_the_brink(f.bytes, f.used), f.used, "fat",
+                        0, NULL, NULL));
+    OK(cuLinkComplete(state, &image, &bytes));
+    refuses_every_truncation(image, bytes);
+    OK(cuLinkDestroy(state));
+    snprintf(file, sizeof file, "/tmp/simgpu-cut-%d", (int)getpid());
+    FILE *out = fopen(file, "w");
+    f.wrapper.data = (const void *)(uintptr_t)16; /* in a file an address means nothing */
+    cr_assert_eq(fwrite(&f.wrapper, sizeof f.wrapper, 1, out), 1);
+    fclose(out);
+    GIVES(CUDA_ERROR_INVALID_IMAGE, cuModuleLoad(&m, file));
+    unlink(file);
 }

@@ -129,7 +129,7 @@ void sg_time_submit(struct sg_op *op)
     }
     *v = (struct sg_vop){.seq = op->seq, .op = op, .stream = s, .kind = (uint8_t)op->kind};
     s->refs++;
-    v->device = (uint8_t)s->context->device;
+    v->device = v->source = (uint8_t)s->context->device;
     v->submit_ns = sg_thread_clock_ns();
     s->submit_ns = later(s->submit_ns, v->submit_ns);
     s->context->submit_ns = later(s->context->submit_ns, v->submit_ns);
@@ -139,6 +139,8 @@ void sg_time_submit(struct sg_op *op)
         v->line = lines[op->engine];
         v->any_line = op->kind == SG_OP_COPY && op->engine == SG_ENGINE_D2D;
         v->pageable = op->kind == SG_OP_COPY && op->copy.pageable;
+        if (v->any_line && op->copy.src_device != SG_ON_HOST)
+            v->source = (uint8_t)op->copy.src_device;
     } else if (op->kind == SG_OP_RECORD || op->kind == SG_OP_WAIT) {
         v->mark = sg_mark_ref(op->mark);
         if (op->kind == SG_OP_RECORD)
@@ -194,15 +196,8 @@ static struct {
     size_t count;
 } blockers;
 
-static void block(const struct sg_vop *v, uint64_t from_ns)
+static void add_blocker(struct blocker b)
 {
-    struct blocker b = {from_ns, 1, v->device, (uint8_t)(1u << v->line)};
-    if (v->kind == SG_OP_KERNEL)
-        b.units = sg_price_sms(v);
-    else if (v->any_line)
-        b.lines = 1u << SG_LINE_H2D | 1u << SG_LINE_D2H | 1u << SG_LINE_D2D | 1u << SG_LINE_PEER;
-    if (b.lines & (1u << SG_LINE_H2D | 1u << SG_LINE_D2H)) /* they share a link */
-        b.lines |= 1u << SG_LINE_H2D | 1u << SG_LINE_D2H;
     if (blockers.count < MOST_BLOCKERS) {
         blockers.at[blockers.count++] = b;
         return;
@@ -217,6 +212,22 @@ static void block(const struct sg_vop *v, uint64_t from_ns)
     }
     for (size_t i = 0; i < MOST_BLOCKERS; i++) /* more kinds than there is room for: all hold up everything */
         blockers.at[i] = (struct blocker){0, UINT32_MAX / MOST_BLOCKERS, (uint8_t)(i % SG_MAX_DEVICES), 0xff};
+}
+
+static void block(const struct sg_vop *v, uint64_t from_ns)
+{
+    struct blocker b = {from_ns, 1, v->device, (uint8_t)(1u << v->line)};
+    if (v->kind == SG_OP_KERNEL)
+        b.units = sg_price_sms(v);
+    else if (v->any_line)
+        b.lines = 1u << SG_LINE_H2D | 1u << SG_LINE_D2H | 1u << SG_LINE_D2D | 1u << SG_LINE_PEER;
+    if (b.lines & (1u << SG_LINE_H2D | 1u << SG_LINE_D2H)) /* they share a link */
+        b.lines |= 1u << SG_LINE_H2D | 1u << SG_LINE_D2H;
+    add_blocker(b);
+    if (v->source != v->device) {
+        b.device = v->source;
+        add_blocker(b);
+    }
 }
 
 static bool is_displaced(enum sg_line line, int device, const struct sg_slot *slot)

@@ -166,6 +166,7 @@ struct sg_vop { /* one operation on its way into virtual time */
     bool given_up; /* nobody waits for it any more: it is placed when it is done, wherever there is room then */
     bool pageable;
     uint8_t device;
+    uint8_t source;                        /* of a copy that may leave by another device's port: that device */
     uint8_t line;                          /* where it will run as far as known */
     bool any_line;                         /* a copy whose operands may lie in any tier */
     uint32_t blocks, warps, lanes, per_sm; /* of a kernel: lanes of a warp, blocks that an SM holds */

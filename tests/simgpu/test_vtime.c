@@ -456,6 +456,37 @@ Test(vtime, doubles_and_matrices_take_the_time_of_their_units)
     cr_assert(fabs(ns - expected) < expected / 20, "matrices: %f ns, expected %f", ns, expected);
 }
 
+Test(vtime, a_copy_waits_for_one_before_it_that_leaves_by_the_same_device)
+{
+    machine("h200,vram=64M,host=64M,gpus=2");
+    CUcontext context[2];
+    CUdeviceptr p[2];
+    CUstream s[2];
+    uint64_t begin, took[2];
+    for (int i = 1; i >= 0; i--) {
+        OK(cuCtxCreate_v2(&context[i], 0, i));
+        OK(cuMemAlloc_v2(&p[i], 40 * MIB));
+        s[i] = stream();
+    }
+    CUfunction f = kernel("fill");
+    for (int round = 0; round < 2;
+         round++) { /* alone; beside one that the other device fetches, after a while in reality */
+        OK(cuCtxSetCurrent(context[0]));
+        for (int i = 0; i < 30 * round; i++)
+            launch_fill(f, 1000, p[0] + 32 * MIB, s[0]);
+        begin = now_ns();
+        if (round)
+            OK(cuMemcpyPeerAsync(p[0], context[0], p[1], context[1], 16 * MIB, s[0]));
+        OK(cuCtxSetCurrent(context[1]));
+        for (int i = 0; i < 4; i++) /* not all of them end before it begins */
+            OK(cuMemcpyPeerAsync(p[0] + 16 * MIB, context[0], p[1], context[1], 16 * MIB, s[1]));
+        OK(cuStreamSynchronize(s[1]));
+        took[round] = now_ns() - begin;
+    }
+    cr_assert_gt(took[1], took[0] + took[0] / 5, "%llu, alone %llu", (unsigned long long)took[1],
+                 (unsigned long long)took[0]);
+}
+
 /* ---- questions ---- */
 
 Test(vtime, a_question_is_answered_by_virtual_time_and_asking_again_ends)

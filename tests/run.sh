@@ -62,7 +62,8 @@ add() { # PART PASSED FAILED SKIPPED SECONDS
 }
 
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-export TSAN_OPTIONS=second_deadlock_stack=1:suppressions=$root/tests/support/tsan.supp
+# Without atexit_sleep_ms each of the many programs that tests start would sleep for a second at its exit.
+export TSAN_OPTIONS=second_deadlock_stack=1:atexit_sleep_ms=20:suppressions=$root/tests/support/tsan.supp
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
 export LSAN_OPTIONS=suppressions=$root/tests/support/lsan.supp:print_suppressions=0
 export HEADROOM_FUZZ_SECONDS=$fuzz_seconds

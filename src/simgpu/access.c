@@ -93,7 +93,8 @@ static void *translate(const struct sg_pagetable *pt, uint64_t va, unsigned byte
     if (!host || (sg_check.redzone && !in_bounds(va, bytes)))
         return NULL;
     /* Memory that the CPU sees, too: pinned (at its own address), or a chunk to which it was given access. */
-    bool on_host = *tier_out == SG_TIER_HOST && ((uint64_t)(uintptr_t)host == va || atomic_load(&sg_check.host_maps));
+    bool on_host = *tier_out == SG_TIER_HOST &&
+                   ((uint64_t)(uintptr_t)host == va || sg_check.host || atomic_load(&sg_check.host_maps));
     bool in_heap =
         va - op->kernel.heap_va < op->kernel.heap_bytes; /* what one kernel frees another may get, in order */
     if (op->race && !in_heap)

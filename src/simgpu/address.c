@@ -146,9 +146,10 @@ static void *translate_slow(const struct sg_pagetable *pt, uint64_t va, unsigned
     pthread_rwlock_rdlock(&sg.host_lock);
     struct sg_host *host = sg_ranges_find(&sg.hosts, va);
     bool ok = host && va + bytes <= host->va + host->bytes && !(write && (host->flags & CU_MEMHOSTREGISTER_READ_ONLY));
+    uint64_t place = ok ? sg_host_place(host, va) : 0;
     pthread_rwlock_unlock(&sg.host_lock);
     *tier_out = SG_TIER_HOST;
-    return ok ? (void *)(uintptr_t)va : NULL;
+    return (void *)(uintptr_t)place;
 }
 
 CUresult sg_address_init(void)

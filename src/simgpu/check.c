@@ -15,6 +15,7 @@ static const struct {
 } kinds[SG_FINDING_COUNT] = {
     [SG_FINDING_RACE] = {"race", "race"},
     [SG_FINDING_HOST_RACE] = {"host_race", "race on host memory"},
+    [SG_FINDING_HOST_ACCESS] = {"host_access", "host access to pending memory"},
     [SG_FINDING_AFTER_FREE] = {"use_after_free", "use after free"},
     [SG_FINDING_AFTER_UNMAP] = {"use_after_unmap", "use after unmap"},
     [SG_FINDING_BEFORE_MAP] = {"use_before_map", "use before map"},
@@ -40,6 +41,7 @@ static bool parse_word(const char *text, size_t bytes)
     bool all = is_word(text, bytes, "all");
     if (is_word(text, bytes, "off")) {
         sg_check.race = sg_check.redzone = sg_check.leak = sg_check.deadlock = sg_check.deadlock_fail = false;
+        sg_check.host = false;
         return true;
     }
     if (is_word(text, bytes, "fatal")) {
@@ -50,12 +52,13 @@ static bool parse_word(const char *text, size_t bytes)
         sg_check.deadlock = sg_check.deadlock_fail = true;
         return true;
     }
-    sg_check.race |= all || is_word(text, bytes, "race");
+    sg_check.host |= all || is_word(text, bytes, "host");
+    sg_check.race |= sg_check.host || is_word(text, bytes, "race");
     sg_check.redzone |= all || is_word(text, bytes, "redzone");
     sg_check.leak |= all || is_word(text, bytes, "leak");
     sg_check.deadlock |= all || is_word(text, bytes, "deadlock");
-    return all || is_word(text, bytes, "race") || is_word(text, bytes, "redzone") || is_word(text, bytes, "leak") ||
-           is_word(text, bytes, "deadlock");
+    return all || is_word(text, bytes, "host") || is_word(text, bytes, "race") || is_word(text, bytes, "redzone") ||
+           is_word(text, bytes, "leak") || is_word(text, bytes, "deadlock");
 }
 
 CUresult sg_check_read(void)
@@ -69,11 +72,11 @@ CUresult sg_check_read(void)
     while (text && *text) {
         size_t bytes = strcspn(text, ",");
         if (!parse_word(text, bytes)) {
-            sg_log(
-                SG_LOG_ERROR,
-                "SIMGPU_CHECK: bad value '%.*s': expected race, redzone, leak, deadlock, deadlock=fail, all, fatal or "
-                "off, separated by commas",
-                (int)bytes, text);
+            sg_log(SG_LOG_ERROR,
+                   "SIMGPU_CHECK: bad value '%.*s': expected race, host, redzone, leak, deadlock, deadlock=fail, all, "
+                   "fatal "
+                   "or off, separated by commas",
+                   (int)bytes, text);
             return CUDA_ERROR_INVALID_VALUE;
         }
         text += bytes;
@@ -101,7 +104,13 @@ void sg_finding(enum sg_finding_kind kind, struct sg_context *context, const cha
         sg_log(SG_LOG_WARN, "%s: %s", kinds[kind].name, line);
     if (n == LINES_PER_KIND)
         sg_log(SG_LOG_WARN, "%s: more of these are only counted", kinds[kind].name);
-    if (sg_check.fatal && context && !context->sticky) {
+    if (context)
+        sg_finding_fatal(kind, context);
+}
+
+void sg_finding_fatal(enum sg_finding_kind kind, struct sg_context *context)
+{
+    if (sg_check.fatal && !context->sticky) {
         char why[160];
         snprintf(why, sizeof why, "SIMGPU_CHECK_FATAL: the context fails because of this: %s", kinds[kind].name);
         sg_context_fail(context, CUDA_ERROR_LAUNCH_FAILED, why);

@@ -16,9 +16,10 @@
 #include <stdio.h>
 
 enum sg_finding_kind {
-    SG_FINDING_RACE,       /* two operations that nothing orders touch the same device memory, and one writes */
-    SG_FINDING_HOST_RACE,  /* the same on host memory */
-    SG_FINDING_AFTER_FREE, /* these five are always looked for */
+    SG_FINDING_RACE,        /* two operations that nothing orders touch the same device memory, and one writes */
+    SG_FINDING_HOST_RACE,   /* the same on host memory */
+    SG_FINDING_HOST_ACCESS, /* the CPU touches pinned memory that work in flight uses */
+    SG_FINDING_AFTER_FREE,  /* these five are always looked for */
     SG_FINDING_AFTER_UNMAP,
     SG_FINDING_BEFORE_MAP,
     SG_FINDING_NO_GRANT,
@@ -31,6 +32,7 @@ enum sg_finding_kind {
 
 struct sg_check {
     bool race, redzone, leak, deadlock;
+    bool host;          /* the CPU's accesses to pinned memory are looked at; with race only */
     bool fatal;         /* a race makes the context's error sticky */
     bool deadlock_fail; /* a deadlock ends the kernel with CUDA_ERROR_LAUNCH_TIMEOUT */
     bool accesses;      /* accesses of kernels are to be seen: race, redzone or deadlock */
@@ -45,6 +47,8 @@ CUresult sg_check_read(void);
  * kill `context` (NULL: none). */
 void sg_finding(enum sg_finding_kind kind, struct sg_context *context, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The latter alone. */
+void sg_finding_fatal(enum sg_finding_kind kind, struct sg_context *context);
 /* A call about memory at `va` is refused: a finding, if the address was memory once or is to be. Returns `error`. */
 CUresult sg_refused(CUresult error, int device, uint64_t va);
 /* Counts only: another line has told it. */
@@ -95,6 +99,29 @@ void sg_race_host_read(const struct sg_copy *copy, const char *what);
 void sg_race_forget(uint64_t va, uint64_t bytes);
 /* Thread-safe, no lock: a kernel's access. */
 void sg_race_access(struct sg_race_op *race, uint64_t va, unsigned bytes, unsigned how, bool on_host);
+
+#define SG_FLAG_BYTES 16 /* a copy or memset of so little may be a signal */
+
+/* An operation's place in its stream's line, for those that outlive it. */
+struct sg_race_stamp {
+    unsigned line;
+    uint64_t number; /* 0: it has not begun */
+};
+bool sg_race_is_known(const struct sg_race_stamp *stamp); /* the host has learned that it is over */
+/* Or a kernel or a small copy that runs and comes after it may have told the host in memory. */
+bool sg_race_may_be_known(const struct sg_race_stamp *stamp);
+typedef bool sg_race_before_fn(const struct sg_race_stamp *stamp, const void *of);
+
+/* ---- the CPU's accesses to pinned memory (guard.c): called only while sg_check.host ---- */
+
+/* Maps new memory over the reserved [va, va+bytes), and once more; returns the other address, 0 if that cannot be. */
+uint64_t sg_guard_map(uint64_t va, uint64_t bytes);
+void sg_guard_unmap(const struct sg_host *host); /* the other address; ends guards in it */
+void sg_guard_submit(const struct sg_op *op);    /* protects what it uses */
+void sg_guard_start(const struct sg_op *op, const struct sg_race_stamp *stamp);
+void sg_guard_end(const struct sg_op *op, bool done); /* the guards stay if it is done; the operation may go */
+void sg_guard_release(void);                          /* the host has learned something */
+void sg_guard_tell(sg_race_before_fn *is_before, const void *of); /* it may have: ends the guards of those before */
 
 /* ---- doubts (doubt.c) ---- */
 

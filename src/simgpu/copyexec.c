@@ -1,14 +1,26 @@
 /* Carrying out copies and fills: through the page tables, page by page, with no lock held. */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <string.h>
+
+/* Where pinned memory is mapped once more, the job's address may be protected. */
+static uint64_t place_of_pinned(uint64_t va, size_t *bytes_io)
+{
+    pthread_rwlock_rdlock(&sg.host_lock);
+    const struct sg_host *h = sg_host_at(va);
+    uint64_t place = h ? sg_host_place(h, va) : va;
+    if (place != va && *bytes_io > h->va + h->bytes - va)
+        *bytes_io = (size_t)(h->va + h->bytes - va);
+    pthread_rwlock_unlock(&sg.host_lock);
+    return place;
+}
 
 /* The host address of the operand's next bytes, and how many lie there together (at most *bytes_io). */
 static uint8_t *resolve(int device, uint64_t va, int write, size_t *bytes_io, enum sg_tier *tier_out)
 {
     if (device == SG_ON_HOST) {
         *tier_out = SG_TIER_HOST;
-        return (uint8_t *)(uintptr_t)va;
+        return (uint8_t *)(uintptr_t)(sg_check.host ? place_of_pinned(va, bytes_io) : va);
     }
     size_t page_rest = (size_t)(SG_PAGE_BYTES - (va & (SG_PAGE_BYTES - 1)));
     if (*bytes_io > page_rest)

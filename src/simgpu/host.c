@@ -18,8 +18,8 @@ static void set_pages(const struct sg_host *h, bool present)
     for (uint64_t page = h->va & ~(SG_PAGE_BYTES - 1); page < end; page += SG_PAGE_BYTES) {
         uint64_t entry = 0;
         if (present && page >= h->va && page + SG_PAGE_BYTES <= end)
-            entry = page | SG_PTE_READ | (writable ? SG_PTE_WRITE : 0) | ((uint64_t)SG_TIER_HOST << SG_PTE_TIER_SHIFT) |
-                    (sg_check.accesses ? SG_PTE_SLOW : 0);
+            entry = sg_host_place(h, page) | SG_PTE_READ | (writable ? SG_PTE_WRITE : 0) |
+                    ((uint64_t)SG_TIER_HOST << SG_PTE_TIER_SHIFT) | (sg_check.accesses ? SG_PTE_SLOW : 0);
         else if (sg_ranges_overlap(&sg.hosts, page, SG_PAGE_BYTES))
             entry = SG_PTE_SLOW;
         for (int d = 0; d < sg.device_count; d++)
@@ -32,11 +32,15 @@ static CUresult host_add(struct sg_context *context, uint64_t va, uint64_t bytes
     struct sg_host *h = calloc(1, sizeof *h);
     if (!h)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *h = (struct sg_host){va, bytes, map_bytes, flags, context, sg.next_buffer_id++};
+    *h = (struct sg_host){va, bytes, map_bytes, 0, flags, context, sg.next_buffer_id++};
+    if (map_bytes && sg_check.host)
+        h->alias = sg_guard_map(va, map_bytes);
     pthread_rwlock_wrlock(&sg.host_lock);
     bool ok = sg_ranges_add(&sg.hosts, va, bytes, h);
     pthread_rwlock_unlock(&sg.host_lock);
     if (!ok) {
+        if (h->alias)
+            sg_guard_unmap(h);
         free(h);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -67,6 +71,8 @@ void sg_host_destroy(struct sg_host *h)
     set_pages(h, false);
     sg_note_freed(h->va, h->bytes);
     sg.host_used_bytes -= pages_of(h->va, h->bytes);
+    if (h->alias)
+        sg_guard_unmap(h);
     if (h->map_bytes)
         munmap((void *)(uintptr_t)h->va, h->map_bytes);
     free(h);

@@ -26,7 +26,6 @@
 #define HOST_LINE 0
 #define PAST_MOST 8192
 #define PRUNE_FIRST 64
-#define FLAG_BYTES 16 /* a copy or memset of so little may be a signal */
 
 struct sg_clock { /* for each line: how many of its operations are over; shorter = zeros */
     unsigned count;
@@ -163,10 +162,38 @@ void sg_race_stream_gone(struct sg_stream *s)
 
 static void prune(void);
 
+static void learned(void)
+{
+    if (sg_check.host)
+        sg_guard_release();
+}
+
+static bool stamp_is_before(const struct sg_race_stamp *s, const void *clock)
+{
+    return s->number && clock_at(clock, s->line) >= s->number;
+}
+
+bool sg_race_is_known(const struct sg_race_stamp *s)
+{
+    return stamp_is_before(s, race.host);
+}
+
+bool sg_race_may_be_known(const struct sg_race_stamp *s)
+{
+    const struct sg_race_op *o;
+    if (sg_race_is_known(s))
+        return true;
+    DL_FOREACH(race.running, o)
+    if ((o->is_flag || atomic_load_explicit(&o->tells_host, memory_order_relaxed)) && stamp_is_before(s, o->clock))
+        return true;
+    return false;
+}
+
 void sg_race_join_stream(const struct sg_stream *s)
 {
     if (s->race)
         clock_join(&race.host, s->race->clock);
+    learned();
 }
 
 void sg_race_join_context(const struct sg_context *c)
@@ -189,6 +216,7 @@ void sg_race_join_device(int device)
 void sg_race_join_mark(const struct sg_mark *mark)
 {
     clock_join(&race.host, mark->clock);
+    learned();
 }
 
 /* ---- an operation's life ---- */
@@ -210,6 +238,8 @@ void sg_race_submit(struct sg_op *op)
     o->told = clock_copy(race.host);
     o->submitted = ++race.moment;
     op->race = o;
+    if (sg_check.host)
+        sg_guard_submit(op);
 }
 
 static void describe(struct sg_race_op *o, const struct sg_op *op)
@@ -222,7 +252,7 @@ static void describe(struct sg_race_op *o, const struct sg_op *op)
         uint64_t bytes = sg_copy_bytes(&op->copy);
         bool pages = !((op->copy.dst | op->copy.src | bytes) & (SG_PAGE_BYTES - 1)) && op->copy.height == 1 &&
                      op->copy.depth == 1;
-        o->is_flag = bytes <= FLAG_BYTES;
+        o->is_flag = bytes <= SG_FLAG_BYTES;
         o->uses = op->copy.dst_device == SG_ON_HOST && !sg_host_at(op->copy.dst);
         o->pages_to = pages ? op->copy.dst : 0;
         o->pages_bytes = pages ? bytes : 0;
@@ -236,7 +266,7 @@ static void describe(struct sg_race_op *o, const struct sg_op *op)
                  op->kind == SG_OP_VALUE_WAIT ? "a wait for a value" : "a write of a value");
     } else {
         uint64_t bytes = (uint64_t)op->fill.width_bytes * op->fill.height;
-        o->is_flag = bytes <= FLAG_BYTES;
+        o->is_flag = bytes <= SG_FLAG_BYTES;
         snprintf(o->what, sizeof o->what, "a memset of %" PRIu64 " bytes", bytes);
     }
 }
@@ -268,7 +298,10 @@ void sg_race_start(struct sg_op *op)
     switch (op->kind) {
     case SG_OP_RECORD: op->mark->clock = clock_copy(l->clock); return;
     case SG_OP_WAIT: clock_join(&l->clock, op->mark->clock); return;
-    case SG_OP_HOST: clock_join(&race.host, l->clock); return;
+    case SG_OP_HOST:
+        clock_join(&race.host, l->clock);
+        learned();
+        return;
     default: break;
     }
     o->line = l->number;
@@ -278,6 +311,8 @@ void sg_race_start(struct sg_op *op)
     o->recorder = sg_recorder_create();
     describe(o, op);
     DL_APPEND(race.running, o);
+    if (sg_check.host)
+        sg_guard_start(op, &(struct sg_race_stamp){o->line, o->number});
 }
 
 void sg_race_access(struct sg_race_op *o, uint64_t va, unsigned bytes, unsigned how, bool on_host)
@@ -468,8 +503,12 @@ static void settle(struct sg_race_op *o, struct sg_context *context, struct sg_c
     if (!is_before(p, o->clock) && !is_before(o, p->clock)) /* the latter: it heard of o through memory */
         compare(o, p, context);
     supersede(o);
-    if (o->tells_host)
+    if (o->tells_host) {
         clock_join(&race.host, o->clock);
+        learned();
+    }
+    if (sg_check.host && o->is_flag) /* the host may look for it in memory */
+        sg_guard_tell(stamp_is_before, o->clock);
     DL_APPEND(race.past, o);
     if (++race.past_count >= race.prune_at)
         prune();
@@ -478,8 +517,12 @@ static void settle(struct sg_race_op *o, struct sg_context *context, struct sg_c
 void sg_race_end(struct sg_op *op, bool done)
 {
     struct sg_race_op *o = op->race;
-    if (op->kind == SG_OP_HOST && op->stream->race)
+    if (op->kind == SG_OP_HOST && op->stream->race) {
         clock_join(&race.host, op->stream->race->clock);
+        learned();
+    }
+    if (sg_check.host)
+        sg_guard_end(op, done);
     if (!o || !o->number)
         return;
     DL_DELETE(race.running, o);
@@ -499,6 +542,8 @@ void sg_race_end(struct sg_op *op, bool done)
 
 void sg_race_drop(struct sg_op *op)
 {
+    if (sg_check.host)
+        sg_guard_end(op, false);
     if (op->race)
         op_free(op->race);
     op->race = NULL;

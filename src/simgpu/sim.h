@@ -225,6 +225,7 @@ struct sg_mapping { /* one cuMemMap */
 struct sg_host { /* pinned host memory */
     uint64_t va, bytes;
     uint64_t map_bytes; /* allocated: what to unmap; 0 = registered */
+    uint64_t alias;     /* the same memory for copies and kernels, while the job's address may be protected; 0 = none */
     unsigned flags;
     struct sg_context *context;
     uint64_t buffer_id;
@@ -239,6 +240,10 @@ struct sg_alloc *sg_alloc_at(uint64_t va);
 struct sg_mapping *sg_mapping_at(uint64_t va);
 struct sg_reservation *sg_reservation_at(uint64_t va);
 struct sg_host *sg_host_at(uint64_t va);
+static inline uint64_t sg_host_place(const struct sg_host *h, uint64_t va)
+{
+    return h->alias ? h->alias + (va - h->va) : va;
+}
 
 /* Writes the entries of pages [va, va + chunk) of one device. rights 0 clears them. */
 void sg_pagetable_set(int device, uint64_t va, const struct sg_chunk *chunk, size_t pages, uint64_t rights);

@@ -1,0 +1,267 @@
+/*
+ * The CPU's own accesses to pinned memory that work in flight still uses.
+ *
+ * With SIMGPU_CHECK=host, memory of cuMemHostAlloc is mapped twice: the job's address, and an alias through which copies and
+ * kernels go. From the submission of a copy on until the host has learned that it is over (the clocks of race.c say so), the
+ * job's pages are protected: all access to what the copy writes, writing to what it reads. Whoever touches them meanwhile
+ * faults, is told of, and goes on; the copy is no longer guarded then.
+ *
+ * A page is protected only if all that the allocation has in it is used by the copy: nobody else has business there. Nothing
+ * is told of programs that are right, so what may have told the host, as race.c sees it, ends the guard.
+ */
+#include "simgpu/check.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define PAGE UINT64_C(4096)
+#define LOCK_TRIES 2000
+#define LOCK_PAUSE_NS 500000
+
+struct sg_guard {
+    uint64_t from, to; /* protected pages */
+    bool written;      /* the operation writes there */
+    const struct sg_op *op;
+    struct sg_race_stamp stamp;
+    uint64_t stream, bytes;
+    struct sg_context *context; /* compared only */
+    struct sg_guard *prev, *next;
+};
+
+static struct {
+    struct sg_guard *live, *spare; /* a signal handler must not free */
+    struct sigaction before;
+    bool handles;
+    struct sg_context
+        *failing; /* compared only: what a handler cannot do is done by the next call that waits or submits */
+} guard;
+
+static int protection(const struct sg_guard *g)
+{
+    return g->written ? PROT_NONE : PROT_READ;
+}
+
+static void set_protection(uint64_t from, uint64_t to, int rights)
+{
+    if (from < to)
+        mprotect((void *)(uintptr_t)from, to - from, rights);
+}
+
+/* Those that stay are put back where the pages are theirs, too; the stricter ones last. */
+static void lift(struct sg_guard *g)
+{
+    const struct sg_guard *o;
+    DL_DELETE(guard.live, g);
+    set_protection(g->from, g->to, PROT_READ | PROT_WRITE);
+    for (int written = 0; written < 2; written++)
+        DL_FOREACH(guard.live, o)
+    if (o->written == written)
+        set_protection(o->from > g->from ? o->from : g->from, o->to < g->to ? o->to : g->to, protection(o));
+    g->next = guard.spare;
+    guard.spare = g;
+}
+
+/* ---- the fault ---- */
+
+static bool take_lock(void)
+{
+    struct timespec pause = {0, LOCK_PAUSE_NS};
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (!pthread_mutex_trylock(&sg.lock))
+            return true;
+        nanosleep(&pause, NULL); /* this thread may itself hold it: then the fault is not one of these */
+    }
+    return false;
+}
+
+static void fail_context(void)
+{
+    struct sg_context *c, *next;
+    if (!guard.failing)
+        return;
+    DL_FOREACH_SAFE(sg.contexts, c, next)
+    if (c == guard.failing)
+        sg_finding_fatal(SG_FINDING_HOST_ACCESS, c);
+    guard.failing = NULL;
+}
+
+static void tell(const struct sg_guard *g, uint64_t va, const char *access)
+{
+    char where[220];
+    sg_describe_memory(va, where, sizeof where);
+    sg_finding(SG_FINDING_HOST_ACCESS, NULL,
+               "the CPU %s 0x%" PRIx64 ", %s, which a copy or memset of %" PRIu64 " bytes (stream %" PRIu64
+               ") %s; the host has not waited for it",
+               access, va, where, g->bytes, g->stream, g->written ? "writes" : "reads");
+    guard.failing = g->context;
+}
+
+/* True: the access may be made again. */
+static bool resolve(uint64_t va, const char *access)
+{
+    struct sg_guard *g, *next;
+    const struct sg_host *h = sg_host_at(va);
+    if (!h || !h->alias)
+        return false;
+    DL_FOREACH_SAFE(guard.live, g, next)
+    {
+        if (va < g->from || va >= g->to)
+            continue;
+        if (!sg_race_may_be_known(&g->stamp))
+            tell(g, va, access);
+        lift(g);
+    }
+    return true;
+}
+
+static void pass_on(int number, siginfo_t *info, void *context)
+{
+    if (guard.before.sa_flags & SA_SIGINFO)
+        guard.before.sa_sigaction(number, info, context);
+    else if (guard.before.sa_handler == SIG_DFL || guard.before.sa_handler == SIG_IGN)
+        sigaction(number, &guard.before, NULL); /* the access is made again, and ends the process */
+    else
+        guard.before.sa_handler(number);
+}
+
+static const char *access_of(const void *context)
+{
+#if defined(__x86_64__)
+    const ucontext_t *u = context;
+    return u->uc_mcontext.gregs[REG_ERR] & 2 ? "writes" : "reads";
+#else
+    (void)context;
+    return "accesses";
+#endif
+}
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    int error = errno;
+    bool ours = false;
+    if (info->si_code == SEGV_ACCERR && take_lock()) {
+        ours = resolve((uint64_t)(uintptr_t)info->si_addr, access_of(context));
+        pthread_mutex_unlock(&sg.lock);
+    }
+    errno = error;
+    if (!ours)
+        pass_on(number, info, context);
+}
+
+/* ---- memory ---- */
+
+uint64_t sg_guard_map(uint64_t va, uint64_t bytes)
+{
+    int file = memfd_create("simgpu-pinned", MFD_CLOEXEC);
+    if (file < 0)
+        return 0;
+    void *alias = MAP_FAILED;
+    if (!ftruncate(file, (off_t)bytes))
+        alias = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (alias != MAP_FAILED &&
+        mmap((void *)(uintptr_t)va, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
+        munmap(alias, bytes);
+        alias = MAP_FAILED;
+    }
+    close(file);
+    if (alias != MAP_FAILED && !guard.handles) {
+        struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
+        guard.handles = !sigaction(SIGSEGV, &action, &guard.before);
+    }
+    return alias == MAP_FAILED ? 0 : (uint64_t)(uintptr_t)alias;
+}
+
+void sg_guard_unmap(const struct sg_host *h)
+{
+    struct sg_guard *g, *next;
+    DL_FOREACH_SAFE(guard.live, g, next)
+    if (g->from < h->va + h->map_bytes && h->va < g->to)
+        lift(g);
+    munmap((void *)(uintptr_t)h->alias, h->map_bytes);
+}
+
+/* ---- an operation's life ---- */
+
+static void put(const struct sg_op *op, uint64_t va, uint64_t bytes, bool written)
+{
+    const struct sg_host *h = sg_host_at(va);
+    if (!guard.handles || !h || !h->alias || bytes > h->va + h->bytes - va)
+        return;
+    uint64_t from = (va + PAGE - 1) & ~(PAGE - 1), to = va + bytes;
+    to = to == h->va + h->bytes ? (to + PAGE - 1) & ~(PAGE - 1) : to & ~(PAGE - 1);
+    struct sg_guard *g = from < to ? guard.spare : NULL, *o;
+    if (g)
+        guard.spare = g->next;
+    else if (from < to)
+        g = malloc(sizeof *g);
+    if (!g)
+        return;
+    *g = (struct sg_guard){.from = from, .to = to, .written = written, .op = op, .bytes = bytes};
+    g->stream = op->stream->number;
+    g->context = op->stream->context;
+    DL_APPEND(guard.live, g);
+    set_protection(from, to, protection(g));
+    if (!written)
+        DL_FOREACH(guard.live, o)
+    if (o->written)
+        set_protection(o->from > from ? o->from : from, o->to < to ? o->to : to, PROT_NONE);
+}
+
+void sg_guard_submit(const struct sg_op *op)
+{
+    fail_context();
+    if (op->kind == SG_OP_FILL && (op->fill.height == 1 || op->fill.pitch == op->fill.width_bytes))
+        put(op, op->fill.dst, (uint64_t)op->fill.width_bytes * op->fill.height, true);
+    if (op->kind != SG_OP_COPY || op->copy.depth != 1)
+        return;
+    const struct sg_copy *c = &op->copy;
+    uint64_t bytes = sg_copy_bytes(c);
+    if ((c->height == 1 || c->dst_pitch == c->width_bytes) && bytes > SG_FLAG_BYTES)
+        put(op, c->dst, bytes, true);
+    if (!c->staging && (c->height == 1 || c->src_pitch == c->width_bytes))
+        put(op, c->src, bytes, false);
+}
+
+void sg_guard_start(const struct sg_op *op, const struct sg_race_stamp *stamp)
+{
+    struct sg_guard *g;
+    DL_FOREACH(guard.live, g)
+    if (g->op == op)
+        g->stamp = *stamp;
+}
+
+void sg_guard_end(const struct sg_op *op, bool done)
+{
+    struct sg_guard *g, *next;
+    DL_FOREACH_SAFE(guard.live, g, next)
+    {
+        if (g->op != op)
+            continue;
+        g->op = NULL;
+        if (!done)
+            lift(g);
+    }
+}
+
+void sg_guard_release(void)
+{
+    struct sg_guard *g, *next;
+    fail_context();
+    DL_FOREACH_SAFE(guard.live, g, next)
+    if (sg_race_is_known(&g->stamp))
+        lift(g);
+}
+
+void sg_guard_tell(sg_race_before_fn *is_before, const void *of)
+{
+    struct sg_guard *g, *next;
+    DL_FOREACH_SAFE(guard.live, g, next)
+    if (is_before(&g->stamp, of))
+        lift(g);
+}

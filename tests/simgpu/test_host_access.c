@@ -1,0 +1,292 @@
+/* SIMGPU_CHECK=host: the CPU touches pinned memory that work in flight uses. Scenes as in test_strict.c. */
+#include "kernels.h"
+#include "scene.h"
+#include "sim_test.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+
+#define PAGE_4K 4096
+
+/* In a scene nothing of the framework is to be had. */
+#define MUST(call)                                                                                                     \
+    do {                                                                                                               \
+        CUresult must_ = (call);                                                                                       \
+        if (must_) {                                                                                                   \
+            fprintf(stderr, "line %d: %s gave %d\n", __LINE__, #call, (int)must_);                                     \
+            exit(90);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+#define HOLDS(what)                                                                                                    \
+    do {                                                                                                               \
+        if (!(what)) {                                                                                                 \
+            fprintf(stderr, "line %d: %s does not hold\n", __LINE__, #what);                                           \
+            exit(91);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static CUcontext context;
+static CUstream stream[2];
+static CUmodule module;
+static CUdeviceptr memory; /* 1 MiB of 7 */
+static volatile uint8_t *pinned;
+static volatile uint8_t sink;
+
+static void set_up(size_t pinned_bytes)
+{
+    void *p;
+    MUST(cuInit(0));
+    MUST(cuCtxCreate_v2(&context, 0, 0));
+    MUST(cuModuleLoadData(&module, kernels_ptx));
+    for (int i = 0; i < 2; i++)
+        MUST(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
+    MUST(cuMemAlloc_v2(&memory, MIB));
+    MUST(cuMemsetD8_v2(memory, 7, MIB));
+    MUST(cuMemAllocHost_v2(&p, pinned_bytes));
+    pinned = p;
+    MUST(cuCtxSynchronize());
+}
+
+/* A kernel that spins until *flag, in front of what is to stay pending. */
+static void hold(CUstream s, uint32_t *flag)
+{
+    CUfunction spin;
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)flag, none = 0;
+    MUST(cuModuleGetFunction(&spin, module, "spin"));
+    MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, s, (void *[]){&at, &none, &none}, NULL));
+}
+
+static uint32_t *new_flag(void)
+{
+    void *p;
+    MUST(cuMemAllocHost_v2(&p, 64));
+    memset(p, 0, 64);
+    return p;
+}
+
+static void copy_out(size_t at, size_t bytes, CUstream s)
+{
+    MUST(cuMemcpyDtoHAsync_v2((void *)(pinned + at), memory, bytes, s));
+}
+
+static int scene_read(void)
+{
+    set_up(3 * PAGE_4K);
+    uint32_t *flag = new_flag();
+    hold(stream[0], flag);
+    copy_out(0, 3 * PAGE_4K, stream[0]);
+    sink = pinned[PAGE_4K + 5];
+    sink = pinned[9]; /* told once for a copy */
+    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
+    MUST(cuCtxSynchronize());
+    HOLDS(pinned[0] == 7 && pinned[3 * PAGE_4K - 1] == 7);
+    return 0;
+}
+
+/* Really over, since one engine carries both out; but nothing says so. */
+static int scene_read_by_luck(void)
+{
+    set_up(100);
+    void *other;
+    MUST(cuMemAllocHost_v2(&other, 100));
+    copy_out(0, 100, stream[0]);
+    MUST(cuMemcpyDtoHAsync_v2(other, memory, 100, stream[1]));
+    MUST(cuStreamSynchronize(stream[1]));
+    sink = pinned[99];
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
+static int scene_write(void)
+{
+    set_up(2 * MIB + 100);
+    uint32_t *flag = new_flag();
+    hold(stream[0], flag);
+    MUST(cuMemcpyHtoDAsync_v2(memory, (void *)pinned, MIB, stream[0]));
+    sink = pinned[5]; /* reading is fine */
+    pinned[MIB - 1] = 3;
+    pinned[MIB] = 4; /* not the copy's */
+    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
+    MUST(cuCtxSynchronize());
+    HOLDS(pinned[MIB - 1] == 3 && pinned[MIB] == 4);
+    return 0;
+}
+
+static int scene_set(void)
+{
+    CUdeviceptr p;
+    set_up(PAGE_4K);
+    uint32_t *flag = new_flag();
+    hold(stream[0], flag);
+    MUST(cuMemHostGetDevicePointer_v2(&p, (void *)pinned, 0));
+    MUST(cuMemsetD8Async(p, 1, PAGE_4K, stream[0]));
+    pinned[17] = 3;
+    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
+    return (int)cuCtxSynchronize();
+}
+
+static atomic_bool called;
+static void call(void *unused)
+{
+    (void)unused;
+    sink = pinned[0]; /* what stands before it is over */
+    atomic_store(&called, true);
+}
+
+static int scene_ordered(void)
+{
+    CUevent event;
+    set_up(4 * PAGE_4K);
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (int way = 0; way < 5; way++) {
+        copy_out(0, 4 * PAGE_4K, stream[0]);
+        if (way == 0)
+            MUST(cuStreamSynchronize(stream[0]));
+        if (way == 1 || way == 2)
+            MUST(cuEventRecord(event, stream[0]));
+        if (way == 1)
+            MUST(cuEventSynchronize(event));
+        while (way == 2 && cuEventQuery(event) == CUDA_ERROR_NOT_READY)
+            ;
+        while (way == 3 && cuStreamQuery(stream[0]) == CUDA_ERROR_NOT_READY)
+            ;
+        if (way == 4) {
+            MUST(cuLaunchHostFunc(stream[0], call, NULL));
+            while (!atomic_load(&called))
+                ;
+        }
+        HOLDS(pinned[0] == 7 && pinned[4 * PAGE_4K - 1] == 7);
+        pinned[PAGE_4K] = 9;
+        MUST(cuMemcpyHtoDAsync_v2(memory + MIB / 2, (void *)pinned, 4 * PAGE_4K, stream[way % 2]));
+        MUST(cuStreamSynchronize(stream[way % 2]));
+        pinned[PAGE_4K] = 8;
+    }
+    MUST(cuMemcpyDtoH_v2((void *)pinned, memory + MIB / 2, 2 * PAGE_4K));
+    HOLDS(pinned[PAGE_4K] == 9);
+    return 0;
+}
+
+/* What else lies in the same pages and allocations is nobody's business. */
+static int scene_neighbours(void)
+{
+    set_up(3 * PAGE_4K);
+    uint32_t *flag = new_flag();
+    hold(stream[0], flag);
+    copy_out(1000, PAGE_4K, stream[0]);
+    for (size_t i = 0; i < 3 * PAGE_4K; i++)
+        if (i < 1000 || i >= 1000 + PAGE_4K)
+            pinned[i] = 1;
+    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
+    MUST(cuCtxSynchronize());
+    HOLDS(pinned[999] == 1 && pinned[1000] == 7 && pinned[999 + PAGE_4K] == 7 && pinned[1000 + PAGE_4K] == 1);
+    void *again = (void *)pinned;
+    copy_out(0, 3 * PAGE_4K, stream[0]);
+    MUST(cuMemFreeHost(again)); /* in flight: told elsewhere; but the memory is anybody's afterwards */
+    return 0;
+}
+
+/* The host learns in memory: from a small copy that comes after, or from a kernel that still runs. */
+static int scene_told_in_memory(void)
+{
+    CUfunction f;
+    set_up(PAGE_4K);
+    uint32_t *flag = new_flag(), *go = new_flag();
+    CUdeviceptr cell, pointed = memory, go_at = (CUdeviceptr)(uintptr_t)go;
+    copy_out(0, PAGE_4K, stream[0]);
+    MUST(cuMemcpyDtoHAsync_v2(flag, memory, 4, stream[0]));
+    while (__atomic_load_n(flag, __ATOMIC_ACQUIRE) != 0x07070707)
+        ;
+    HOLDS(pinned[PAGE_4K - 1] == 7);
+    MUST(cuMemAlloc_v2(&cell, 64));
+    MUST(cuMemcpyHtoD_v2(cell, &pointed, 8));
+    MUST(cuModuleGetFunction(&f, module, "hidden"));
+    copy_out(0, PAGE_4K, stream[0]);
+    MUST(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, stream[0], (void *[]){&cell, &go_at}, NULL));
+    while (!__atomic_load_n(&go[1], __ATOMIC_ACQUIRE))
+        ;
+    HOLDS(pinned[5] == 7);
+    __atomic_store_n(go, 1, __ATOMIC_RELEASE);
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
+static void leave(int number)
+{
+    (void)number;
+    _exit(44);
+}
+
+/* A fault that has nothing to do with all this goes where it would go. */
+static int scene_fault(void)
+{
+    signal(SIGSEGV, leave);
+    set_up(PAGE_4K);
+    copy_out(0, PAGE_4K, stream[0]);
+    sink = pinned[0]; /* comes back */
+    static volatile uintptr_t nowhere = 16;
+    *(volatile int *)nowhere = 1;
+    return 0;
+}
+
+SCENES({"read", scene_read}, {"read_by_luck", scene_read_by_luck}, {"write", scene_write}, {"set", scene_set},
+       {"ordered", scene_ordered}, {"neighbours", scene_neighbours}, {"told_in_memory", scene_told_in_memory},
+       {"fault", scene_fault})
+
+/* Plays a scene; its report is in `report`. */
+static struct hr_test_result play_with(const char *name, const char *check, const char **report_out)
+{
+    char scene[64], setting[64], path[64];
+    snprintf(scene, sizeof scene, "SIM_SCENE=%s", name);
+    snprintf(setting, sizeof setting, "SIMGPU_CHECK=%s", check);
+    snprintf(path, sizeof path, "SIMGPU_REPORT=/tmp/simgpu-host-%d.json", (int)getpid());
+    struct hr_test_result r = play(scene, (const char *[]){"SIMGPU=v100,vram=64M,host=64M", setting,
+                                                           report_out ? path : "", "SIMGPU_LOG=warn", NULL});
+    if (report_out) {
+        *report_out = slurp(strchr(path, '/'));
+        unlink(strchr(path, '/'));
+    }
+    return r;
+}
+
+static void finds(const char *name, const char *check, int status, int count, const char *words)
+{
+    const char *report;
+    struct hr_test_result r = play_with(name, check, &report);
+    cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == (status & 255), "%s: 0x%x: %s", name, (unsigned)r.status,
+              r.err);
+    cr_assert_eq(reported(report, "host_access"), count, "%s: %s", name, r.err);
+    cr_assert(count ? strstr(r.err, words) != NULL : !strstr(r.err, "host access"), "%s: '%s' in: %s", name, words,
+              r.err);
+    hr_test_result_finish(&r);
+}
+
+Test(host_access, pending_memory_is_touched)
+{
+    finds("read", "host", 0, 1, "host access to pending memory: the CPU reads 0x");
+    finds("read", "host", 0, 1, "4101 bytes into the pinned host range 0x");
+    finds("read_by_luck", "host", 0, 1, "which a copy or memset of 100 bytes (stream ");
+    finds("write", "all", 0, 1, "the CPU writes 0x");
+    finds("set", "host", 0, 1, "writes; the host has not waited for it");
+    finds("read", "race", 0, 0, "");
+}
+
+Test(host_access, it_can_end_the_context)
+{
+    finds("set", "host,fatal", CUDA_ERROR_LAUNCH_FAILED, 1, "the context fails because of this: host access");
+}
+
+Test(host_access, programs_that_keep_the_order_are_left_alone)
+{
+    finds("ordered", "host", 0, 0, "");
+    finds("neighbours", "host", 0, 0, "");
+    finds("told_in_memory", "host", 0, 0, "");
+}
+
+Test(host_access, other_faults_go_where_they_would)
+{
+    struct hr_test_result r = play_with("fault", "host", NULL);
+    cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 44, "0x%x: %s", (unsigned)r.status, r.err);
+    cr_assert_not_null(strstr(r.err, "host access to pending memory"), "%s", r.err);
+    hr_test_result_finish(&r);
+}

@@ -30,6 +30,12 @@
 #define OTHERS_PATIENCE_NS UINT64_C(20000000) /* for other GPUs than the one that needs the move */
 #define REST_FACTOR 10
 #define UNMAPPED_WAIT_NS UINT64_C(60000000000) /* without mappable host memory: then the launch fails */
+/*
+ * Such a launch cannot go on in place, so others may not keep the device busy for ever before it: from URGENT_NS on the gate
+ * stays closed for half as long as the launch has waited. In between it is open: a kernel may be waiting for another launch.
+ */
+#define URGENT_NS UINT64_C(100000000)
+#define URGENT_SPAN_MOST_NS UINT64_C(2000000000)
 static _Atomic(uint64_t) impatient_until_ns;
 
 static bool patient_now(void)
@@ -330,6 +336,12 @@ static size_t wanted_chunks(const struct hr_working_set *set, unsigned gpu)
     return n;
 }
 
+static uint64_t urgent_span_ns(uint64_t waited_ns)
+{
+    uint64_t span_ns = waited_ns < URGENT_NS ? 0 : waited_ns / 2;
+    return span_ns < URGENT_SPAN_MOST_NS ? span_ns : URGENT_SPAN_MOST_NS;
+}
+
 /*
  * Where host memory cannot be mapped, a launch needs all that it names in VRAM at once. Two launches that each hold half of
  * what there is would wait for each other, so a set is pinned only during an attempt, one attempt at a time, and stays
@@ -337,7 +349,7 @@ static size_t wanted_chunks(const struct hr_working_set *set, unsigned gpu)
  */
 static struct hr_mutex turn_lock = HR_MUTEX_INIT(HR_RANK_CONTEXT - 1, "turn");
 
-static CUresult attempt_unmappable(struct hr_working_set *set, bool move, bool *done_out)
+static CUresult attempt_unmappable(struct hr_working_set *set, bool move, uint64_t waited_ns, bool *done_out)
 {
     CUresult r = CUDA_SUCCESS;
     *done_out = true;
@@ -351,7 +363,9 @@ static CUresult attempt_unmappable(struct hr_working_set *set, bool move, bool *
         if (r != CUDA_SUCCESS)
             break;
         hr_mutex_lock(&hr_move_lock);
+        hr_move_set_urgency_locked(urgent_span_ns(waited_ns));
         r = move ? exchange_locked(set, g) : fresh_vram_locked(set, g);
+        hr_move_set_urgency_locked(0);
         *done_out &= count_missing(set, g) == 0;
         hr_mutex_unlock(&hr_move_lock);
         hr_context_leave(pushed);
@@ -365,7 +379,7 @@ static CUresult attempt_unmappable(struct hr_working_set *set, bool move, bool *
 /* On success the set is pinned. */
 static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *set)
 {
-    uint64_t give_up_ns = hr_clock_ns() + UNMAPPED_WAIT_NS, gpu_mask = 0;
+    uint64_t start_ns = hr_clock_ns(), waited_ns = 0, gpu_mask = 0;
     for (unsigned g = 0; g < hr_space.gpu_count; g++) {
         gpu_mask |= wanted_chunks(set, g) > 0 ? hr_peers_users(g) : 0;
         if (wanted_chunks(set, g) > hr_tier_vram_limit(g)) {
@@ -377,14 +391,15 @@ static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *s
     }
     for (bool move = false;; move = true) {
         bool done;
-        CUresult r = attempt_unmappable(set, move, &done);
+        CUresult r = attempt_unmappable(set, move, waited_ns, &done);
         if (r != CUDA_SUCCESS || done)
             return r;
-        if (hr_clock_ns() > give_up_ns) {
+        if (waited_ns > UNMAPPED_WAIT_NS) {
             hr_log(HR_LOG_ERROR, "a launch waited 60 s for the devices to come to rest");
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         settle(t, gpu_mask, gpu_mask, patient_now());
+        waited_ns = hr_clock_ns() - start_ns;
     }
 }
 

@@ -322,3 +322,60 @@ Test(flight, a_host_function_that_waits_for_a_launching_thread_is_not_waited_for
 {
     host_function_and_launcher("", "h200,vram=24M,host=512M", is_long() ? 200 : 12);
 }
+
+/* Where host memory cannot be mapped a launch has to get its memory in, however busy others keep the device. */
+enum { QUEUED = 16, OCCUPIED_US = 10000 };
+static CUdeviceptr busy_buffer;
+
+static void occupy(void *unused)
+{
+    (void)unused;
+    usleep(OCCUPIED_US); /* as a long kernel would */
+}
+
+static void *keep_busy(void *launches)
+{
+    CUstream s;
+    CUevent e[QUEUED];
+    OK(cuCtxSetCurrent(context));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < QUEUED; i++)
+        OK(cuEventCreate(&e[i], CU_EVENT_DISABLE_TIMING));
+    for (uint32_t i = 0; !atomic_load(&stop); i++) {
+        if (i >= QUEUED)
+            OK(cuEventSynchronize(e[i % QUEUED]));
+        OK(slow_affine(busy_buffer, 1, 1, 256, 1, s));
+        OK(hr_drv.cuLaunchHostFunc(s, occupy, NULL));
+        OK(cuEventRecord(e[i % QUEUED], s));
+        ++*(uint32_t *)launches;
+    }
+    OK(cuStreamSynchronize(s));
+    return NULL;
+}
+
+Test(flight, a_launch_gets_its_memory_in_beside_a_device_that_is_never_at_rest, .timeout = 120)
+{
+    enum { BUFFERS = 6 };
+    context = machine("h200,vram=16M,host=512M", "host_numa");
+    pthread_t other;
+    uint32_t launches = 0, seen[256];
+    OK(cuMemAlloc_v2(&busy_buffer, CHUNK));
+    OK(cuMemsetD32_v2(busy_buffer, 0, CHUNK / 4));
+    for (int i = 0; i < BUFFERS; i++) {
+        OK(cuMemAlloc_v2(&buffer[i], 2 * CHUNK));
+        OK(cuMemsetD32_v2(buffer[i], 5, CHUNK / 2));
+    }
+    pthread_create(&other, NULL, keep_busy, &launches);
+    for (int i = 0; i < BUFFERS; i++) /* more than the VRAM: some have to come in, for others that leave */
+        OK(slow_affine(buffer[i], 2, 1, 256, 1, NULL));
+    atomic_store(&stop, true);
+    pthread_join(other, NULL);
+    OK(cuCtxSynchronize());
+    for (int i = 0; i < BUFFERS; i++) {
+        OK(cuMemcpyDtoH_v2(seen, buffer[i], sizeof seen));
+        for (int k = 0; k < 256; k++)
+            CHECK(seen[k] == 11, "word %d of buffer %d is %u", k, i, seen[k]);
+    }
+    OK(cuMemcpyDtoH_v2(seen, busy_buffer, sizeof seen));
+    CHECK(seen[255] == launches, "%u, not %u", seen[255], launches);
+}

@@ -258,9 +258,9 @@ static unsigned long long figure(const char *report, const char *name)
 static int judge(const char *path, int status)
 {
     static char report[1 << 16];
-    static const char *const findings[] = {"\"race",           "\"host_race",       "\"red_zone",
-                                           "\"use_after_free", "\"use_after_unmap", "\"use_before_map",
-                                           "\"missing_grant"};
+    static const char *const findings[] = {"\"race",           "\"host_race",      "\"host_access",
+                                           "\"red_zone",       "\"use_after_free", "\"use_after_unmap",
+                                           "\"use_before_map", "\"missing_grant"};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? read(fd, report, sizeof report - 1) : -1;
     if (fd >= 0)

@@ -20,10 +20,9 @@ static CUresult alloc_after_settling(struct hr_thread *t, unsigned gpu, CUcontex
     if (hr_quarantine_any())
         hr_access_settle_patiently(t, gpu); /* the real cuMemFree would have waited, too */
     CUresult r = hr_space_alloc(t, gpu, ctx, bytes, p);
-    if (r == CUDA_ERROR_OUT_OF_MEMORY && hr_space.gpu_count > 1 && hr_quarantine_any()) {
-        hr_access_settle(t); /* host memory is shared: other GPUs' freed memory may hold what is missing */
+    /* Host memory is shared: other GPUs' freed memory may hold what is missing. */
+    for (uint64_t since_ns = 0; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, &since_ns);)
         r = hr_space_alloc(t, gpu, ctx, bytes, p);
-    }
     if (r == CUDA_ERROR_OUT_OF_MEMORY) {
         char text[160];
         snprintf(text, sizeof text,

@@ -78,11 +78,14 @@ CUresult hr_access_back_all(struct hr_thread *t);
 
 /* --- pressure ------------------------------------------------------------------------------------------------------ */
 
-/* Waits (bounded, adaptive) until the devices are at rest, and gives quarantined memory back. Whether rest was reached. */
-bool hr_access_settle(struct hr_thread *t);
-/* For those GPUs that may touch this one's window, with the full patience, whatever came of earlier waits: before an
- * allocation is refused. */
+/* Waits (for a few seconds at most) until the GPUs that may touch this one's window are at rest, and gives quarantined memory back:
+ * before an allocation is refused. Whether rest was reached. */
 bool hr_access_settle_patiently(struct hr_thread *t, unsigned gpu);
+/*
+ * After a call found no memory, before it fails: waits until what is freed comes back, ever more firmly, as long as some of it still
+ * waits for work in flight and at most a minute since *since_ns_io (0 at first). Whether to try again.
+ */
+bool hr_access_make_room(struct hr_thread *t, uint64_t *since_ns_io);
 /* Moves up to `bytes` of a GPU's VRAM out and returns the chunks to the driver: for calls that need VRAM of their own. */
 size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes);
 

@@ -39,6 +39,20 @@ static void gate_failed(void)
     }
 }
 
+bool hr_move_rest(uint64_t gpu_mask, uint64_t span_ns)
+{
+    hr_mutex_lock(&hr_move_lock);
+    uint64_t deadline_ns = hr_clock_ns() + span_ns;
+    bool quiet = false;
+    hr_stat_add(hr_thread_self(), HR_STAT_gate_closes, 1);
+    if (hr_gate_close(deadline_ns)) {
+        quiet = hr_quiet_wait(gpu_mask, deadline_ns);
+        hr_gate_open();
+    }
+    hr_mutex_unlock(&hr_move_lock);
+    return quiet;
+}
+
 /* --- mapping ------------------------------------------------------------------------------------------------------ */
 
 /* All grants of the window at once: an unmapping takes them all away. */

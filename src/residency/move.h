@@ -36,6 +36,10 @@ enum hr_moved {
  */
 void hr_move_set_urgency_locked(uint64_t span_ns) HR_REQUIRES(hr_move_lock);
 
+/* Closes the gate until the GPUs in the mask are at rest, for at most span_ns. Whether they came to rest. Locks: takes the move
+ * lock. */
+bool hr_move_rest(uint64_t gpu_mask, uint64_t span_ns);
+
 /* Moves up to HR_MOVE_MAX chunks of one GPU's window. `moves` is reordered. */
 enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned count) HR_REQUIRES(hr_move_lock);
 

@@ -29,10 +29,10 @@
 #define SHORT_PATIENCE_NS UINT64_C(2000000)
 #define OTHERS_PATIENCE_NS UINT64_C(20000000) /* for other GPUs than the one that needs the move */
 #define REST_FACTOR 10
-#define UNMAPPED_WAIT_NS UINT64_C(60000000000) /* without mappable host memory: then the launch fails */
+#define LAST_WAIT_NS UINT64_C(60000000000) /* of what fails unless memory moves or comes back: then it fails */
 /*
- * Such a launch cannot go on in place, so others may not keep the device busy for ever before it: from URGENT_NS on the gate
- * stays closed for half as long as the launch has waited. In between it is open: a kernel may be waiting for another launch.
+ * Such a call cannot go on without, so others may not keep the device busy for ever before it: from URGENT_NS on the gate
+ * stays closed for half as long as it has waited. In between it is open: a kernel may be waiting for another launch.
  */
 #define URGENT_NS UINT64_C(100000000)
 #define URGENT_SPAN_MOST_NS UINT64_C(2000000000)
@@ -67,14 +67,31 @@ static bool settle_window(struct hr_thread *t, unsigned gpu)
     return settle(t, UINT64_C(1) << gpu, hr_peers_users(gpu), patient_now());
 }
 
-bool hr_access_settle(struct hr_thread *t)
-{
-    return settle(t, HR_ALL_GPUS, HR_ALL_GPUS, patient_now());
-}
-
 bool hr_access_settle_patiently(struct hr_thread *t, unsigned gpu)
 {
     return settle(t, hr_peers_users(gpu), hr_peers_users(gpu), true);
+}
+
+static uint64_t urgent_span_ns(uint64_t waited_ns)
+{
+    uint64_t span_ns = waited_ns < URGENT_NS ? 0 : waited_ns / 2;
+    return span_ns < URGENT_SPAN_MOST_NS ? span_ns : URGENT_SPAN_MOST_NS;
+}
+
+bool hr_access_make_room(struct hr_thread *t, uint64_t *since_ns_io)
+{
+    uint64_t now_ns = hr_clock_ns();
+    if (*since_ns_io == 0)
+        *since_ns_io = now_ns;
+    uint64_t waited_ns = now_ns - *since_ns_io;
+    if (!hr_quarantine_any() || waited_ns > LAST_WAIT_NS)
+        return false;
+    settle(t, HR_ALL_GPUS, HR_ALL_GPUS, patient_now());
+    if (waited_ns >= URGENT_NS && hr_quarantine_any()) {
+        hr_move_rest(HR_ALL_GPUS, urgent_span_ns(waited_ns));
+        hr_quarantine_release(t);
+    }
+    return true;
 }
 
 /* --- moves out ---------------------------------------------------------------------------------------------------- */
@@ -336,12 +353,6 @@ static size_t wanted_chunks(const struct hr_working_set *set, unsigned gpu)
     return n;
 }
 
-static uint64_t urgent_span_ns(uint64_t waited_ns)
-{
-    uint64_t span_ns = waited_ns < URGENT_NS ? 0 : waited_ns / 2;
-    return span_ns < URGENT_SPAN_MOST_NS ? span_ns : URGENT_SPAN_MOST_NS;
-}
-
 /*
  * Where host memory cannot be mapped, a launch needs all that it names in VRAM at once. Two launches that each hold half of
  * what there is would wait for each other, so a set is pinned only during an attempt, one attempt at a time, and stays
@@ -394,7 +405,7 @@ static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *s
         CUresult r = attempt_unmappable(set, move, waited_ns, &done);
         if (r != CUDA_SUCCESS || done)
             return r;
-        if (waited_ns > UNMAPPED_WAIT_NS) {
+        if (waited_ns > LAST_WAIT_NS) {
             hr_log(HR_LOG_ERROR, "a launch waited 60 s for the devices to come to rest");
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
@@ -417,10 +428,8 @@ static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set
     }
     if (r == CUDA_SUCCESS)
         r = back_named(t, set, gpu);
-    if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-        hr_access_settle(t);
+    for (uint64_t since_ns = 0; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, &since_ns);)
         r = back_named(t, set, gpu);
-    }
     return r;
 }
 

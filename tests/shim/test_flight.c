@@ -379,3 +379,26 @@ Test(flight, a_launch_gets_its_memory_in_beside_a_device_that_is_never_at_rest, 
     OK(cuMemcpyDtoH_v2(seen, busy_buffer, sizeof seen));
     CHECK(seen[255] == launches, "%u, not %u", seen[255], launches);
 }
+
+/* What is freed waits for work in flight; who needs it need not wait for rest that never comes of itself. */
+Test(flight, freed_memory_comes_back_beside_a_device_that_is_never_at_rest, .timeout = 120)
+{
+    setenv("HEADROOM_HOST", "32M", 1);
+    context = machine("h200,vram=16M,host=512M", "");
+    pthread_t other;
+    uint32_t launches = 0, seen;
+    OK(cuMemAlloc_v2(&busy_buffer, CHUNK));
+    OK(cuMemsetD32_v2(busy_buffer, 0, CHUNK / 4));
+    pthread_create(&other, NULL, keep_busy, &launches);
+    for (uint32_t i = 0; i < 12; i++) { /* three times what there is */
+        CUdeviceptr p;
+        OK(cuMemAlloc_v2(&p, 6 * CHUNK));
+        OK(slow_affine(p + 4 * CHUNK, 0, i, 256, 1, NULL));
+        OK(cuMemcpyDtoH_v2(&seen, p + 4 * CHUNK, 4));
+        CHECK(seen == i, "%u, not %u", seen, i);
+        OK(cuMemFree_v2(p));
+    }
+    atomic_store(&stop, true);
+    pthread_join(other, NULL);
+    OK(cuCtxSynchronize());
+}

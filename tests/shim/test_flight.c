@@ -324,7 +324,7 @@ Test(flight, a_host_function_that_waits_for_a_launching_thread_is_not_waited_for
 }
 
 /* Where host memory cannot be mapped a launch has to get its memory in, however busy others keep the device. */
-enum { QUEUED = 16, OCCUPIED_US = 10000 };
+enum { QUEUED = 40, OCCUPIED_US = 10000 };
 static CUdeviceptr busy_buffer;
 
 static void occupy(void *unused)
@@ -384,13 +384,14 @@ Test(flight, a_launch_gets_its_memory_in_beside_a_device_that_is_never_at_rest, 
 Test(flight, freed_memory_comes_back_beside_a_device_that_is_never_at_rest, .timeout = 120)
 {
     setenv("HEADROOM_HOST", "32M", 1);
+    setenv("HEADROOM_COMMIT", "lazy", 1);
     context = machine("h200,vram=16M,host=512M", "");
     pthread_t other;
     uint32_t launches = 0, seen;
     OK(cuMemAlloc_v2(&busy_buffer, CHUNK));
     OK(cuMemsetD32_v2(busy_buffer, 0, CHUNK / 4));
     pthread_create(&other, NULL, keep_busy, &launches);
-    for (uint32_t i = 0; i < 12; i++) { /* three times what there is */
+    for (uint32_t i = 0; i < 8; i++) { /* twice what there is */
         CUdeviceptr p;
         OK(cuMemAlloc_v2(&p, 6 * CHUNK));
         OK(slow_affine(p + 4 * CHUNK, 0, i, 256, 1, NULL));

@@ -17,12 +17,9 @@
 static CUresult alloc_after_settling(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *p)
 {
     hr_space_flush_thread(t);
-    if (hr_quarantine_any())
-        hr_access_settle_patiently(t, gpu); /* the real cuMemFree would have waited, too */
     CUresult r = hr_space_alloc(t, gpu, ctx, bytes, p);
-    /* Host memory is shared: other GPUs' freed memory may hold what is missing. */
-    for (uint64_t since_ns = 0; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, &since_ns);)
-        r = hr_space_alloc(t, gpu, ctx, bytes, p);
+    for (struct hr_room_wait wait = {0}; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, gpu, &wait);)
+        r = hr_space_alloc(t, gpu, ctx, bytes, p); /* the real cuMemFree would have waited, too */
     if (r == CUDA_ERROR_OUT_OF_MEMORY) {
         char text[160];
         snprintf(text, sizeof text,

@@ -337,7 +337,7 @@ static CUresult back_stack(struct hr_thread *t)
         atomic_store(&e->is_pending, 0);
         if (atomic_load(&e->live) && atomic_load(&e->not_accessible) > 0)
             r = hr_access_map_extent(t, e);
-        for (uint64_t since_ns = 0; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, &since_ns);)
+        for (struct hr_room_wait wait = {0}; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, e->gpu, &wait);)
             r = hr_access_map_extent(t, e);
         if (r == CUDA_ERROR_INVALID_VALUE) /* freed by another thread meanwhile: nothing of it need be backed */
             r = CUDA_SUCCESS;

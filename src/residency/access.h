@@ -78,14 +78,16 @@ CUresult hr_access_back_all(struct hr_thread *t);
 
 /* --- pressure ------------------------------------------------------------------------------------------------------ */
 
-/* Waits (for a few seconds at most) until the GPUs that may touch this one's window are at rest, and gives quarantined memory back:
- * before an allocation is refused. Whether rest was reached. */
-bool hr_access_settle_patiently(struct hr_thread *t, unsigned gpu);
+struct hr_room_wait { /* zeroed: not begun */
+    uint64_t since_ns;
+    unsigned tries;
+};
 /*
- * After a call found no memory, before it fails: waits until what is freed comes back, ever more firmly, as long as some of it still
- * waits for work in flight and at most a minute since *since_ns_io (0 at first). Whether to try again.
+ * After a call found no memory on a GPU, before it fails: waits until something of what was freed comes back, first there and then on
+ * the others (host memory is shared), ever more firmly. Whether to try again: not once nothing waits for work in flight any more,
+ * or a minute has passed. Locks: hold none, and no submission.
  */
-bool hr_access_make_room(struct hr_thread *t, uint64_t *since_ns_io);
+bool hr_access_make_room(struct hr_thread *t, unsigned gpu, struct hr_room_wait *wait);
 /* Moves up to `bytes` of a GPU's VRAM out and returns the chunks to the driver: for calls that need VRAM of their own. */
 size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes);
 

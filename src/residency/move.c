@@ -23,12 +23,6 @@ struct hr_mutex hr_move_lock = HR_MUTEX_INIT(HR_RANK_MOVE, "move");
 #define GATE_REST_NS UINT64_C(1000000000)
 static uint64_t gate_span_ns = GATE_SPAN_NS; /* guarded by hr_move_lock */
 static uint64_t gate_not_before_ns;          /* guarded by hr_move_lock */
-static uint64_t urgency_ns;                  /* guarded by hr_move_lock */
-
-void hr_move_set_urgency_locked(uint64_t span_ns)
-{
-    urgency_ns = span_ns;
-}
 
 static void gate_failed(void)
 {
@@ -279,13 +273,13 @@ static void count_moved(struct hr_move *moves, unsigned count, bool out)
     hr_stat_add(t, out ? HR_STAT_moves_out : HR_STAT_moves_in, 1);
 }
 
-enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned count)
+enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned count, uint64_t span_ns)
 {
     struct hr_context *context = hr_context_of_gpu(gpu);
     bool pushed = false, out = count > 0 && moves[0].to->tier != HR_TIER_VRAM;
     if (count == 0)
         return HR_MOVED;
-    if (!context || (urgency_ns == 0 && hr_clock_ns() < gate_not_before_ns))
+    if (!context || (span_ns == 0 && hr_clock_ns() < gate_not_before_ns))
         return abandon(moves, count, HR_MOVE_GIVEN_UP);
     if (hr_context_enter(context, &pushed) != CUDA_SUCCESS)
         return abandon(moves, count, HR_MOVE_FAILED);
@@ -295,7 +289,7 @@ enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned
     uint64_t entered = 0;
     bool copied = copy_early(context, moves, count, &entered);
     enum hr_moved result = HR_MOVE_GIVEN_UP;
-    uint64_t deadline_ns = hr_clock_ns() + (urgency_ns > gate_span_ns ? urgency_ns : gate_span_ns);
+    uint64_t deadline_ns = hr_clock_ns() + (span_ns > gate_span_ns ? span_ns : gate_span_ns);
     hr_stat_add(hr_thread_self(), HR_STAT_gate_closes, 1);
     if (hr_gate_close(deadline_ns)) {
         result = settle(context, moves, count, copied, entered, deadline_ns);

@@ -30,18 +30,16 @@ enum hr_moved {
     HR_MOVE_GIVEN_UP, /* a deadline passed: nothing changed, every `to` is back in its pool */
     HR_MOVE_FAILED,   /* a driver call failed: what could not be moved is as before, its `to` back in its pool */
 };
-/*
- * For a launch that fails unless moves succeed: until set to 0 again, the gate stays closed for up to so long while the devices
- * drain, whatever failed before. Reset before hr_move_lock is released.
- */
-void hr_move_set_urgency_locked(uint64_t span_ns) HR_REQUIRES(hr_move_lock);
-
 /* Closes the gate until the GPUs in the mask are at rest, for at most span_ns. Whether they came to rest. Locks: takes the move
  * lock. */
 bool hr_move_rest(uint64_t gpu_mask, uint64_t span_ns);
 
-/* Moves up to HR_MOVE_MAX chunks of one GPU's window. `moves` is reordered. */
-enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned count) HR_REQUIRES(hr_move_lock);
+/*
+ * Moves up to HR_MOVE_MAX chunks of one GPU's window. `moves` is reordered. span_ns: for a call that fails without the move, how long
+ * the gate may stay closed at least, whatever became of earlier moves; 0 = as ordinarily.
+ */
+enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned count, uint64_t span_ns)
+    HR_REQUIRES(hr_move_lock);
 
 /*
  * Backs adjacent RESERVED chunks of one live extent from a tier, without content, and maps them where the tier can. Returns

@@ -67,28 +67,27 @@ static bool settle_window(struct hr_thread *t, unsigned gpu)
     return settle(t, UINT64_C(1) << gpu, hr_peers_users(gpu), patient_now());
 }
 
-bool hr_access_settle_patiently(struct hr_thread *t, unsigned gpu)
-{
-    return settle(t, hr_peers_users(gpu), hr_peers_users(gpu), true);
-}
-
 static uint64_t urgent_span_ns(uint64_t waited_ns)
 {
     uint64_t span_ns = waited_ns < URGENT_NS ? 0 : waited_ns / 2;
     return span_ns < URGENT_SPAN_MOST_NS ? span_ns : URGENT_SPAN_MOST_NS;
 }
 
-bool hr_access_make_room(struct hr_thread *t, uint64_t *since_ns_io)
+bool hr_access_make_room(struct hr_thread *t, unsigned gpu, struct hr_room_wait *wait)
 {
     uint64_t now_ns = hr_clock_ns();
-    if (*since_ns_io == 0)
-        *since_ns_io = now_ns;
-    uint64_t waited_ns = now_ns - *since_ns_io;
+    if (wait->since_ns == 0)
+        wait->since_ns = now_ns;
+    uint64_t waited_ns = now_ns - wait->since_ns;
     if (!hr_quarantine_any() || waited_ns > LAST_WAIT_NS)
         return false;
-    settle(t, HR_ALL_GPUS, HR_ALL_GPUS, patient_now());
+    unsigned others = hr_space.gpu_count - 1, n = wait->tries++;
+    if (others > 0 && n % 2 == 1)
+        gpu = (gpu + 1 + n / 2 % others) % hr_space.gpu_count;
+    uint64_t users = hr_peers_users(gpu);
+    settle(t, users, users, patient_now());
     if (waited_ns >= URGENT_NS && hr_quarantine_any()) {
-        hr_move_rest(HR_ALL_GPUS, urgent_span_ns(waited_ns));
+        hr_move_rest(users, urgent_span_ns(waited_ns));
         hr_quarantine_release(t);
     }
     return true;
@@ -156,8 +155,9 @@ static size_t list_runs_locked(unsigned gpu)
     return count;
 }
 
-/* Sends chunks to host memory, as far as it has room; how many left. */
-static size_t send_out_locked(unsigned gpu, struct hr_chunk *const *chunks, size_t count) HR_REQUIRES(hr_move_lock)
+/* Sends chunks to host memory, as far as it has room; how many left. span_ns as for hr_move_batch_locked, here and below. */
+static size_t send_out_locked(unsigned gpu, struct hr_chunk *const *chunks, size_t count, uint64_t span_ns)
+    HR_REQUIRES(hr_move_lock)
 {
     struct hr_move moves[HR_MOVE_MAX];
     size_t left = 0;
@@ -173,7 +173,7 @@ static size_t send_out_locked(unsigned gpu, struct hr_chunk *const *chunks, size
         if (n == 0)
             break;
         size_t before = hr_tier_vram.in_use_chunks(gpu);
-        enum hr_moved moved = hr_move_batch_locked(gpu, moves, n);
+        enum hr_moved moved = hr_move_batch_locked(gpu, moves, n, span_ns);
         size_t after = hr_tier_vram.in_use_chunks(gpu);
         left += before > after ? before - after : 0;
         if (moved != HR_MOVED)
@@ -183,7 +183,7 @@ static size_t send_out_locked(unsigned gpu, struct hr_chunk *const *chunks, size
 }
 
 /* Moves at least `need` chunks out if the policy finds that many; how many left. */
-static size_t evict_locked(unsigned gpu, size_t need) HR_REQUIRES(hr_move_lock)
+static size_t evict_locked(unsigned gpu, size_t need, uint64_t span_ns) HR_REQUIRES(hr_move_lock)
 {
     size_t listed = list_runs_locked(gpu);
     size_t chosen = hr_policy_pick_victims(runs, listed, need), count = 0, left = 0;
@@ -194,7 +194,7 @@ static size_t evict_locked(unsigned gpu, size_t need) HR_REQUIRES(hr_move_lock)
             chunks[count++] = &hr_space.chunks[runs[r].first_chunk + k];
             if (count < most && (r + 1 < chosen || k + 1 < runs[r].chunk_count))
                 continue;
-            size_t gone = send_out_locked(gpu, chunks, count);
+            size_t gone = send_out_locked(gpu, chunks, count, span_ns);
             left += gone;
             if (gone < count)
                 return left;
@@ -239,7 +239,7 @@ static size_t count_missing(const struct hr_working_set *set, unsigned gpu)
 }
 
 /* Brings chunks of the named pieces from host memory into free VRAM. */
-static void bring_in_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRES(hr_move_lock)
+static void bring_in_locked(struct hr_working_set *set, unsigned gpu, uint64_t span_ns) HR_REQUIRES(hr_move_lock)
 {
     struct hr_move moves[HR_MOVE_MAX];
     unsigned n = 0;
@@ -259,27 +259,27 @@ static void bring_in_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRE
                 break;
             }
             if (++n == HR_MOVE_MAX) {
-                if (hr_move_batch_locked(gpu, moves, n) != HR_MOVED)
+                if (hr_move_batch_locked(gpu, moves, n, span_ns) != HR_MOVED)
                     return;
                 n = 0;
             }
         }
     }
-    hr_move_batch_locked(gpu, moves, n);
+    hr_move_batch_locked(gpu, moves, n, span_ns);
 }
 
 /* One attempt with the devices at rest (or not: then the batches give up by themselves). */
-static CUresult exchange_locked(struct hr_working_set *set, unsigned gpu) HR_REQUIRES(hr_move_lock)
+static CUresult exchange_locked(struct hr_working_set *set, unsigned gpu, uint64_t span_ns) HR_REQUIRES(hr_move_lock)
 {
     CUresult r = fresh_vram_locked(set, gpu);
     if (r != CUDA_SUCCESS)
         return r;
     size_t missing = count_missing(set, gpu), room = hr_tier_vram.available_chunks(gpu);
     if (missing > room)
-        evict_locked(gpu, missing - room);
+        evict_locked(gpu, missing - room, span_ns);
     r = fresh_vram_locked(set, gpu);
     if (r == CUDA_SUCCESS)
-        bring_in_locked(set, gpu);
+        bring_in_locked(set, gpu, span_ns);
     return r;
 }
 
@@ -374,9 +374,7 @@ static CUresult attempt_unmappable(struct hr_working_set *set, bool move, uint64
         if (r != CUDA_SUCCESS)
             break;
         hr_mutex_lock(&hr_move_lock);
-        hr_move_set_urgency_locked(urgent_span_ns(waited_ns));
-        r = move ? exchange_locked(set, g) : fresh_vram_locked(set, g);
-        hr_move_set_urgency_locked(0);
+        r = move ? exchange_locked(set, g, urgent_span_ns(waited_ns)) : fresh_vram_locked(set, g);
         *done_out &= count_missing(set, g) == 0;
         hr_mutex_unlock(&hr_move_lock);
         hr_context_leave(pushed);
@@ -423,12 +421,12 @@ static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set
     if (r == CUDA_SUCCESS && missing > 0 && can_improve(gpu)) {
         settle_window(t, gpu);
         hr_mutex_lock(&hr_move_lock);
-        r = exchange_locked(set, gpu);
+        r = exchange_locked(set, gpu, 0);
         hr_mutex_unlock(&hr_move_lock);
     }
     if (r == CUDA_SUCCESS)
         r = back_named(t, set, gpu);
-    for (uint64_t since_ns = 0; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, &since_ns);)
+    for (struct hr_room_wait wait = {0}; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, gpu, &wait);)
         r = back_named(t, set, gpu);
     return r;
 }
@@ -497,7 +495,7 @@ size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes)
     for (unsigned attempt = 0; attempt < 8 && freed < chunks; attempt++) {
         size_t in_use = hr_tier_vram.in_use_chunks(gpu);
         hr_mutex_lock(&hr_move_lock);
-        evict_locked(gpu, chunks - freed);
+        evict_locked(gpu, chunks - freed, 0);
         hr_mutex_unlock(&hr_move_lock);
         /* What left while the limit was lowered is with the driver already; the rest is pooled. */
         size_t now = hr_tier_vram.in_use_chunks(gpu);
@@ -531,7 +529,7 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
             if (may_leave(&hr_space.chunks[i]))
                 chunks[n++] = &hr_space.chunks[i];
             if (n == HR_MOVE_MAX || (i + 1 == end && n > 0)) {
-                moved += send_out_locked(e->gpu, chunks, n);
+                moved += send_out_locked(e->gpu, chunks, n, 0);
                 n = 0;
             }
         }
@@ -540,7 +538,7 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
         set->piece[0] = (struct hr_piece){e, first, end, 0};
         moved = count_missing(set, e->gpu);
         add_pins(set, 1);
-        exchange_locked(set, e->gpu);
+        exchange_locked(set, e->gpu, 0);
         add_pins(set, -1);
         moved -= count_missing(set, e->gpu);
     }

@@ -396,8 +396,9 @@ static void free_beside_a_busy_gpu(void)
     __atomic_store_n(&open, 1, __ATOMIC_RELEASE);
     OK(cuCtxSetCurrent(context[0]));
     OK(cuCtxSynchronize());
-    CHECK(hr_access_settle_patiently(hr_thread_self(), 0) && hr_access_settle_patiently(hr_thread_self(), 1) &&
-          !hr_quarantine_any());
+    CHECK(hr_quiet_wait(HR_ALL_GPUS, hr_clock_ns() + UINT64_C(5000000000)));
+    hr_quarantine_release(hr_thread_self());
+    CHECK(!hr_quarantine_any());
 }
 
 /* Shown failing by drains of all GPUs together: OUT_OF_MEMORY in the fifth round. */

@@ -2,6 +2,8 @@
 #ifndef SIM_KERNELS_H
 #define SIM_KERNELS_H
 
+#include "sim_test.h"
+
 static const char kernels_ptx[] =
     /* clang-format off */
     ".version 7.0\n"
@@ -98,5 +100,14 @@ static const char kernels_ptx[] =
     "    ret;\n"
     "}\n";
 /* clang-format on */
+
+static inline CUfunction kernel(const char *name)
+{
+    CUmodule module;
+    CUfunction f;
+    OK(cuModuleLoadData(&module, kernels_ptx));
+    OK(cuModuleGetFunction(&f, module, name));
+    return f;
+}
 
 #endif

@@ -44,6 +44,16 @@ static inline long long reported(const char *report, const char *name)
     return sum;
 }
 
+/* In a scene nothing of the framework is to be had. */
+#define MUST(call)                                                                                                     \
+    do {                                                                                                               \
+        CUresult must_ = (call);                                                                                       \
+        if (must_) {                                                                                                   \
+            fprintf(stderr, "line %d: %s gave %d\n", __LINE__, #call, (int)must_);                                     \
+            exit(90);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
 struct scene {
     const char *name;
     int (*play)(void);

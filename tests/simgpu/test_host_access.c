@@ -9,15 +9,6 @@
 
 #define PAGE_4K 4096
 
-/* In a scene nothing of the framework is to be had. */
-#define MUST(call)                                                                                                     \
-    do {                                                                                                               \
-        CUresult must_ = (call);                                                                                       \
-        if (must_) {                                                                                                   \
-            fprintf(stderr, "line %d: %s gave %d\n", __LINE__, #call, (int)must_);                                     \
-            exit(90);                                                                                                  \
-        }                                                                                                              \
-    } while (0)
 #define HOLDS(what)                                                                                                    \
     do {                                                                                                               \
         if (!(what)) {                                                                                                 \

@@ -5,15 +5,6 @@
 #include <sys/wait.h>
 #include <time.h>
 
-static CUfunction kernel(const char *name)
-{
-    CUmodule module;
-    CUfunction f;
-    OK(cuModuleLoadData(&module, kernels_ptx));
-    OK(cuModuleGetFunction(&f, module, name));
-    return f;
-}
-
 static CUresult launch(CUfunction f, unsigned blocks, unsigned threads, CUstream stream, void **params)
 {
     return cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, 0, stream, params, NULL);

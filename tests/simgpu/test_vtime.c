@@ -79,15 +79,6 @@ static uint64_t now_ns(void)
     return now();
 }
 
-static CUfunction kernel(const char *name)
-{
-    CUmodule module;
-    CUfunction f;
-    OK(cuModuleLoadData(&module, kernels_ptx));
-    OK(cuModuleGetFunction(&f, module, name));
-    return f;
-}
-
 static void launch(CUfunction f, unsigned blocks, unsigned threads, CUstream s, void **params)
 {
     OK(cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, 0, s, params, NULL));

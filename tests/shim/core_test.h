@@ -84,10 +84,13 @@ static inline CUcontext machine(const char *description, const char *deny)
 extern const unsigned char shim_ptx[];
 static inline CUfunction kernel(const char *name)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* several threads may be the first */
     static CUmodule module;
     CUfunction f;
+    pthread_mutex_lock(&lock);
     if (!module)
         OK(cuModuleLoadData(&module, shim_ptx));
+    pthread_mutex_unlock(&lock);
     OK(cuModuleGetFunction(&f, module, name));
     return f;
 }

@@ -1,4 +1,5 @@
 /* cuInit and what can be asked of a device. */
+#include "simgpu/fabric.h"
 #include "simgpu/sim.h"
 
 #include <inttypes.h>
@@ -33,7 +34,7 @@ static CUresult start(void)
     sg.call_random = sg.config.seed;
     sg.numa_nodes = count_numa_nodes();
     sg.pid = (uint64_t)getpid();
-    r = sg_address_init();
+    r = sg_node_start() ? CUDA_ERROR_OUT_OF_MEMORY : sg_address_init();
     if (!r)
         r = sg_pool_init(&sg.host_pool, SG_ON_HOST, sg.config.host_bytes);
     for (int i = 0; i < sg.device_count && !r; i++) {
@@ -159,9 +160,9 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
     return r;
 }
 
-static int pci_bus(CUdevice device)
+static void put_pci(char *id, size_t bytes, struct sg_pci at)
 {
-    return 0x17 + 0x10 * device;
+    snprintf(id, bytes, "%04X:%02X:%02X.%X", at.domain, at.bus, at.slot, at.function);
 }
 
 CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device)
@@ -170,7 +171,7 @@ CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device)
     if (!r && len < 13)
         r = CUDA_ERROR_INVALID_VALUE;
     if (!r)
-        snprintf(id, (size_t)len, "0000:%02X:00.0", (unsigned)pci_bus(device));
+        put_pci(id, (size_t)len, sg_node_pci(device));
     return r;
 }
 
@@ -200,7 +201,8 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
     if (n < 2)
         return CUDA_ERROR_INVALID_VALUE;
     for (int d = 0; d < sg.device_count; d++) {
-        if (!part[0] && !part[2] && !part[3] && part[1] == (unsigned long)pci_bus(d)) {
+        struct sg_pci at = sg_node_pci(d);
+        if (part[0] == at.domain && part[1] == at.bus && part[2] == at.slot && part[3] == at.function) {
             *device = d;
             return CUDA_SUCCESS;
         }
@@ -257,7 +259,9 @@ static int model_attribute(CUdevice_attribute attribute, CUdevice device)
     case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: return m->major >= 8 ? m->l2_bytes / 4 * 3 : 0;
     case CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE: return (int)sg_policy_window_max_bytes();
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT: return (int)sg_sync_domain_count();
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return pci_bus(device);
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return (int)sg_node_pci(device).bus;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: return (int)sg_node_pci(device).slot;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: return (int)sg_node_pci(device).domain;
     case CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID: return (m->pci_device_id << 16) | 0x10de;
     case CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID: return 0x10de;
     default: return -1;

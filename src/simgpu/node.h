@@ -11,7 +11,7 @@
  *
  * All functions return 0 or a negative errno unless they say otherwise: -ENODEV before cuInit and on a machine that has no
  * topology, -EINVAL for elements, ports and values that do not exist, -ENOMEM. All may be called from any thread; none waits,
- * but for sg_node_wait, and none takes a lock of the driver's.
+ * but for sg_node_wait, and none takes a lock of the driver's, but for sg_node_locate.
  */
 #ifndef SG_NODE_H
 #define SG_NODE_H
@@ -76,7 +76,8 @@ struct sg_node_trace {
     int32_t last_owner;
     int32_t refused_at; /* the element that refused the first piece that was; -1: none */
     uint32_t reserved;
-    uint64_t time_ns; /* of the slowest piece, on links without other traffic */
+    uint64_t latency_ns; /* of the longest path */
+    uint64_t time_ns;    /* of the slowest piece, on links without other traffic */
 };
 
 uint32_t sg_node_version(void); /* SG_NODE_VERSION of the library; callable at any time */
@@ -108,5 +109,9 @@ int sg_node_link_set(int element, int port, bool up);
  * The first of them is returned; each is also one line on stderr (of each kind the first 20).
  */
 int sg_node_request(int card, uint64_t global, uint64_t bytes, bool write, void *data, struct sg_node_trace *trace_out);
+
+/* Where a device address lies now: which card's memory, and how far from its first byte. For tests and for pictures: the answer
+ * may be old when it arrives. Takes the driver's lock. -EFAULT: no card's memory, or memory that was made to be exported. */
+int sg_node_locate(uint64_t va, int *card_out, uint64_t *offset_out);
 
 #endif

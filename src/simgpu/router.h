@@ -57,6 +57,8 @@ struct sg_router_request {
 };
 /* As sg_node_request. */
 int sg_router_send(struct sg_router *r, const struct sg_router_request *request, struct sg_node_trace *trace_out);
+/* Counts bytes that leave by this port without having been routed. How many got through: fewer if the link is down or fails. */
+uint64_t sg_router_pass(struct sg_router *r, uint32_t element, uint32_t port, uint64_t bytes, bool forwarded);
 /* The base of the owner's first range as the element's router has it. False: it has none. */
 bool sg_router_base(struct sg_router *r, uint32_t element, uint32_t owner, uint64_t *base_out);
 /* Has the element's router a route to the owner? */

@@ -92,6 +92,8 @@ static void note_end(struct journey *j, const struct piece *p, int32_t owner)
     if (p->hops > t->hops)
         t->hops = p->hops;
     t->hop_total += p->hops;
+    if (p->latency_ns > t->latency_ns)
+        t->latency_ns = p->latency_ns;
     if (!p->offset)
         t->first_owner = owner;
     if (p->offset + p->bytes == j->request->bytes)
@@ -221,27 +223,36 @@ static uint64_t burn(struct sg_gate *g, uint64_t bytes)
     return take;
 }
 
+uint64_t sg_router_pass(struct sg_router *r, uint32_t element, uint32_t port, uint64_t bytes, bool forwarded)
+{
+    struct sg_gate *g = &r->hub[element].gate[port];
+    bool up = atomic_load_explicit(&g->up, memory_order_relaxed);
+    uint64_t through = up ? burn(g, bytes) : 0;
+    if (!atomic_load_explicit(&g->fuse, memory_order_relaxed))
+        sg_router_burnt(r, element, port);
+    if (through < bytes)
+        atomic_fetch_add_explicit(&g->refused, 1, memory_order_relaxed);
+    if (!through)
+        return 0;
+    atomic_fetch_add_explicit(&g->requests, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&g->bytes, through, memory_order_relaxed);
+    if (forwarded)
+        atomic_fetch_add_explicit(&g->forwarded_bytes, through, memory_order_relaxed);
+    return through;
+}
+
 /* Over the link. False: the link fails at the piece's first byte, and a port has to be chosen anew. */
 static bool hop(struct journey *j, struct piece *p, int *bad_out)
 {
     const struct sg_router_request *q = j->request;
     struct sg_gate *g = &j->r->hub[p->element].gate[p->out_port];
-    bool up = atomic_load_explicit(&g->up, memory_order_relaxed);
-    uint64_t through = up ? burn(g, p->bytes) : 0;
-    if (!atomic_load_explicit(&g->fuse, memory_order_relaxed))
-        sg_router_burnt(j->r, p->element, (uint32_t)p->out_port);
-    if (through < p->bytes)
-        atomic_fetch_add_explicit(&g->refused, 1, memory_order_relaxed);
+    uint64_t through = sg_router_pass(j->r, p->element, (uint32_t)p->out_port, p->bytes, p->in_port >= 0);
     if (through && through < p->bytes)
         *bad_out = cut(j, p, through);
     if (!through) {
         p->out_port = -1;
         return false;
     }
-    atomic_fetch_add_explicit(&g->requests, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&g->bytes, p->bytes, memory_order_relaxed);
-    if (p->in_port >= 0)
-        atomic_fetch_add_explicit(&g->forwarded_bytes, p->bytes, memory_order_relaxed);
     if (q->hop)
         q->hop(q->hop_context, p->element, (uint32_t)p->out_port, p->bytes);
     p->latency_ns += g->latency_ns;

@@ -34,7 +34,7 @@ static int by_base(const void *a, const void *b)
 static unsigned shift_of(const struct sg_map *map)
 {
     uint64_t bytes = map->at[0].bytes;
-    if (bytes & (bytes - 1))
+    if (!bytes || (bytes & (bytes - 1)))
         return 64;
     for (uint32_t i = 1; i < map->count; i++)
         if (map->at[i].bytes != bytes || map->at[i].base != map->at[0].base + i * bytes)

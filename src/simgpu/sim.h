@@ -37,7 +37,7 @@ CUresult cuProfilerStop(void);
 #include <utlist.h>
 #pragma GCC diagnostic pop
 
-#define SG_MAX_DEVICES 8
+#define SG_MAX_DEVICES 16 /* of machines with a topology; 8 of one model alone */
 #define SG_SMALL_SLOT_BYTES UINT64_C(512)
 #define SG_BLOCK_SLOTS (SG_PAGE_BYTES / SG_SMALL_SLOT_BYTES)
 #define SG_POISON UINT64_C(0xfff7deadfff7dead) /* a NaN as f32 and f64, an absurd integer, no address */
@@ -83,8 +83,10 @@ struct sg_fail {
     CUresult error;
 };
 
+struct sg_topology;
 struct sg_config {
     const struct sg_model *model;
+    struct sg_topology *topology; /* NULL: cards of one model and nothing known of what lies between */
     uint64_t vram_bytes, host_bytes;
     int gpus;
     uint64_t seed;
@@ -565,6 +567,8 @@ CUresult sg_context_create(int device, unsigned flags, bool primary, struct sg_c
 void sg_context_finish(struct sg_context *context);
 /* Has `viewer` enabled access to the memory of `owner`? */
 bool sg_peer_enabled(const struct sg_context *viewer, const struct sg_context *owner);
+/* Can the one device have access to memory of the other? */
+bool sg_can_reach(int from, int to);
 /* Ends all peer access that the context has and gives. */
 void sg_peers_drop(struct sg_context *context);
 
@@ -608,7 +612,12 @@ void sg_context_fail(struct sg_context *context, CUresult error, const char *lin
 /* Carries out a copy or fill, with no lock held. False: an operand is not accessible, and *bad_out is its address. */
 struct sg_moved {
     uint64_t bytes[SG_DIRECTION_COUNT];
+    struct sg_usage usage; /* of links; sg_time_moved takes it over */
+    uint64_t turn;         /* of ports that take turns: so that it does not depend on what else runs */
+    int link_error;        /* a negative errno: it ended where a link failed */
 };
+/* What is a device's (or pinned) memory is hidden from ThreadSanitizer, see copyexec.c. */
+void sg_move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_device, size_t bytes);
 bool sg_copy_execute(const struct sg_copy *copy, struct sg_moved *moved, uint64_t *bad_out);
 /* VRAM counts as D2D, the host's memory as D2H. */
 bool sg_fill_execute(const struct sg_fill *fill, struct sg_moved *moved, uint64_t *bad_out);

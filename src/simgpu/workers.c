@@ -244,7 +244,7 @@ bool sg_work_once(void)
 
 void sg_copy_op_run(struct sg_op *op)
 {
-    struct sg_moved moved = {{0}};
+    struct sg_moved moved = {.turn = op->seq};
     uint64_t bad = 0;
     struct sg_device *d = &sg.devices[op->stream->context->device];
     pthread_mutex_unlock(&sg.lock);

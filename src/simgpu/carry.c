@@ -170,23 +170,50 @@ static void note(struct sg_usage *usage, uint32_t way, uint64_t bytes, uint32_t 
     usage->latency_ns = latency_ns > usage->latency_ns ? latency_ns : usage->latency_ns;
 }
 
-static int carry_directly(int from, int to, uint64_t bytes, struct sg_usage *usage, uint64_t *done_out)
+static int follow(const struct plan *plan, uint64_t bytes, struct sg_usage *usage, uint64_t *done_out)
 {
-    struct plan plan;
-    *done_out = 0;
-    if (!plan_get(from, to, &plan))
-        return -ENETDOWN;
     uint64_t done = bytes;
-    for (uint32_t i = 0; i < plan.count; i++) {
-        const struct part *p = &plan.part[i];
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct part *p = &plan->part[i];
         uint64_t mine = (uint64_t)((double)bytes * p->share + 0.5);
         uint64_t through = sg_router_pass(sg_node_router(), p->element, p->port, mine, p->forwarded);
-        note(usage, sg_node_way(p->element, p->port), through, plan.latency_ns);
+        note(usage, sg_node_way(p->element, p->port), through, plan->latency_ns);
         uint64_t all = through < mine ? (uint64_t)((double)through / p->share) : bytes;
         done = all < done ? all : done;
     }
     *done_out = done;
     return done < bytes ? -ENETDOWN : 0;
+}
+
+static int carry_directly(int from, int to, uint64_t bytes, struct sg_usage *usage, uint64_t *done_out)
+{
+    struct plan plan;
+    *done_out = 0;
+    return plan_get(from, to, &plan) ? follow(&plan, bytes, usage, done_out) : -ENETDOWN;
+}
+
+static int nearest_socket(const struct sg_topology *t, int card)
+{
+    struct spread s;
+    measure(t, -1, card, PCIE, OVER_PCIE, &s);
+    for (uint32_t i = 0; i < s.reached; i++)
+        if (t->element[s.order[i]].kind == SG_ELEMENT_SOCKET)
+            return s.order[i];
+    return -1;
+}
+
+/* Into the memory of the nearest socket, and out again. */
+static int carry_staged(int from, int to, uint64_t bytes, struct sg_usage *usage, uint64_t *done_out)
+{
+    struct plan plan;
+    int socket = nearest_socket(sg.config.topology, from);
+    *done_out = 0;
+    if (socket < 0 || !plan_make(from, socket, PCIE, OVER_PCIE, &plan))
+        return -ENETDOWN;
+    int bad = follow(&plan, bytes, usage, done_out);
+    if (bad || !plan_make(socket, to, PCIE, OVER_PCIE, &plan))
+        return -ENETDOWN;
+    return follow(&plan, bytes, usage, done_out);
 }
 
 /* ---- along tables ---- */
@@ -232,15 +259,21 @@ static bool has_tables(int from, int to, uint64_t *base_out)
            sg_router_base(r, (uint32_t)from, (uint32_t)to, base_out);
 }
 
-int sg_node_carry(int from, int to, uint64_t offset, uint64_t bytes, uint64_t turn, struct sg_usage *usage,
-                  uint64_t *done_out)
+bool sg_node_is_direct(int from, int to, uint64_t dst, uint64_t src)
 {
-    uint64_t base;
-    if (!has_tables(from, to, &base))
-        return carry_directly(from, to, bytes, usage, done_out);
-    for (*done_out = 0; *done_out < bytes; turn++) {
-        uint64_t n = bytes - *done_out < REQUEST_BYTES ? bytes - *done_out : REQUEST_BYTES;
-        int bad = ask(from, base + offset + *done_out, n, true, turn, usage);
+    return sg_page_owner(&sg.devices[from].pagetable, dst) == to ||
+           sg_page_owner(&sg.devices[to].pagetable, src) == from;
+}
+
+int sg_node_carry(const struct sg_carry *c, struct sg_usage *usage, uint64_t *done_out)
+{
+    uint64_t base, turn = c->turn;
+    if (!has_tables(c->from, c->to, &base))
+        return c->direct ? carry_directly(c->from, c->to, c->bytes, usage, done_out)
+                         : carry_staged(c->from, c->to, c->bytes, usage, done_out);
+    for (*done_out = 0; *done_out < c->bytes; turn++) {
+        uint64_t n = c->bytes - *done_out < REQUEST_BYTES ? c->bytes - *done_out : REQUEST_BYTES;
+        int bad = ask(c->from, base + c->offset + *done_out, n, true, turn, usage);
         if (bad)
             return bad;
         *done_out += n;
@@ -274,16 +307,6 @@ void sg_node_kernel(int card, int peer, uint64_t read_bytes, uint64_t written_by
 }
 
 /* ---- the host's side ---- */
-
-static int nearest_socket(const struct sg_topology *t, int card)
-{
-    struct spread s;
-    measure(t, -1, card, PCIE, OVER_PCIE, &s);
-    for (uint32_t i = 0; i < s.reached; i++)
-        if (t->element[s.order[i]].kind == SG_ELEMENT_SOCKET)
-            return s.order[i];
-    return -1;
-}
 
 void sg_node_host(int card, uint64_t in_bytes, uint64_t out_bytes, struct sg_usage *usage)
 {

@@ -1,5 +1,6 @@
 /* The settings: all of simgpu's environment variables are read here, once, by cuInit. */
 #include "simgpu/check.h"
+#include "simgpu/linkfault.h"
 #include "simgpu/topology.h"
 
 #include <errno.h>
@@ -353,6 +354,10 @@ CUresult sg_config_read(struct sg_config *c)
         r = parse_machine(c, getenv("SIMGPU"));
     if (!r)
         r = parse_fails(c, getenv("SIMGPU_FAIL"));
+    const char *at, *why;
+    size_t bytes;
+    if (!r && !sg_linkfault_read(c, &at, &bytes, &why))
+        r = bad("SIMGPU_LINK", at, bytes, why);
     return r;
 }
 

@@ -1,5 +1,6 @@
 /* Carrying out copies and fills: through the page tables, page by page, with no lock held. */
 #include "simgpu/fabric.h"
+#include "simgpu/linkfault.h"
 #include "simgpu/sim.h"
 
 #include <string.h>
@@ -103,13 +104,16 @@ void sg_move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_device,
 #endif
 
 /* Takes bytes from one card's memory to another's over the node; how many got there. */
-static size_t carry(int from, int to, const uint8_t *d, size_t bytes, struct sg_moved *moved)
+static size_t carry(int from, int to, bool direct, const uint8_t *d, size_t bytes, struct sg_moved *moved)
 {
     const struct sg_pool *pool = &sg.devices[to].pool;
+    if (!sg.config.topology)
+        return bytes;
     uint64_t offset = (uint64_t)(d - pool->alias), done = 0; /* exportable memory has no place of its own: anywhere */
     if (d < pool->alias || offset + bytes > (uint64_t)pool->frames << SG_PAGE_SHIFT)
         offset = (uint64_t)(uintptr_t)d % ((uint64_t)pool->frames << SG_PAGE_SHIFT) & ~(SG_PAGE_BYTES - 1);
-    moved->link_error = sg_node_carry(from, to, offset, bytes, moved->turn, &moved->usage, &done);
+    struct sg_carry c = {from, to, offset, bytes, moved->turn, direct};
+    moved->link_error = sg_node_carry(&c, &moved->usage, &done);
     moved->turn += (bytes + 65535) >> 16;
     return (size_t)done;
 }
@@ -127,15 +131,21 @@ static bool copy_row(const struct sg_copy *c, uint64_t dst, uint64_t src, struct
         }
         enum sg_direction way = direction(from, c->src_device, to, c->dst_device);
         size_t wanted = bytes;
-        if (way == SG_P2P && sg.config.topology) {
+        bool corrupt = false;
+        if (way == SG_P2P && (sg.config.topology || sg_linkfault_any_path())) {
             int src_owner = sg_page_owner(&sg.devices[c->src_device].pagetable, src);
             int dst_owner = sg_page_owner(&sg.devices[c->dst_device].pagetable, dst);
-            if (src_owner == dst_owner || src_owner < 0 || dst_owner < 0)
+            if (src_owner == dst_owner || src_owner < 0 || dst_owner < 0) {
                 way = SG_D2D; /* another card's, within its memory */
-            else
-                bytes = carry(src_owner, dst_owner, d, bytes, moved);
+            } else {
+                bool direct = sg_node_is_direct(src_owner, dst_owner, dst, src);
+                corrupt = direct && sg_linkfault_path(src_owner, dst_owner) & SG_PATH_CORRUPT;
+                bytes = carry(src_owner, dst_owner, direct, d, bytes, moved);
+            }
         }
         sg_move_bytes(d, is_unseen(c->dst_device, dst), s, is_unseen(c->src_device, src), bytes);
+        if (corrupt)
+            sg_linkfault_corrupt(d, bytes);
         moved->bytes[way] += bytes;
         if (bytes < wanted) {
             *bad_out = dst + bytes;
@@ -191,7 +201,7 @@ bool sg_fill_execute(const struct sg_fill *f, struct sg_moved *moved, uint64_t *
             int owner =
                 sg.config.topology && tier == SG_TIER_PEER ? sg_page_owner(&sg.devices[f->device].pagetable, dst) : -1;
             if (owner >= 0)
-                bytes = carry(f->device, owner, d, bytes, moved);
+                bytes = carry(f->device, owner, true, d, bytes, moved);
             if (bytes < wanted)
                 bytes &= ~(size_t)3;
             fill_bytes(d, bytes, f->value, f->element_bytes);

@@ -27,11 +27,18 @@ struct sg_pci {
 };
 struct sg_pci sg_node_pci(int device);
 
+/* May a copy between these addresses go from card to card: does one of them see the other's page? Else the driver takes it
+ * through host memory. */
+bool sg_node_is_direct(int from, int to, uint64_t dst, uint64_t src);
 /* Leads bytes from one card's memory to another's at this offset: along the tables of `from`, if it has a route and a range for
- * `to`; else over the links between them, or PCIe. Adds what they use. 0, or -ENETDOWN and the like: *done_out bytes got
+ * `to`; else over the links between them, or PCIe, or (not direct) through host memory. Adds what they use. 0, or -ENETDOWN and the like: *done_out bytes got
  * through. */
-int sg_node_carry(int from, int to, uint64_t offset, uint64_t bytes, uint64_t turn, struct sg_usage *usage,
-                  uint64_t *done_out);
+struct sg_carry {
+    int from, to;
+    uint64_t offset, bytes, turn;
+    bool direct;
+};
+int sg_node_carry(const struct sg_carry *carry, struct sg_usage *usage, uint64_t *done_out);
 /* The same for what a kernel on `card` reads or writes there, wherever in the other's memory it is. */
 void sg_node_kernel(int card, int peer, uint64_t read_bytes, uint64_t written_bytes, uint64_t turn,
                     struct sg_usage *usage);

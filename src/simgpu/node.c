@@ -1,7 +1,7 @@
 /* The node: its routers, made from the topology, and the exported calls that read and write them. */
 #include "simgpu/fabric.h"
 
-#include "simgpu/sim.h"
+#include "simgpu/linkfault.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -66,6 +66,7 @@ int sg_node_start(void)
         for (int b = 0; b < t->cards; b++)
             between[a][b] = a == b ? SG_NEAR_NVLINK : sg_topology_between(t, a, b);
     atomic_store_explicit(&router, r, memory_order_release);
+    sg_linkfault_arm();
     return sg_links_start() ? 0 : -ENOMEM;
 }
 

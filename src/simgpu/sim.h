@@ -308,6 +308,7 @@ struct sg_context {
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache_config;
     CUresult sticky;
+    CUresult passing; /* an error that is told once, see linkfault.c */
     struct sg_context **peers; /* contexts whose memory this one enabled, in no order */
     unsigned peer_count;
     unsigned viewers[SG_MAX_DEVICES]; /* contexts of each device that enabled this one's memory */
@@ -440,6 +441,7 @@ struct sg_op {
     enum sg_op_state state;
     bool inline_run; /* the submitting thread carries it out itself */
     bool cancelled;
+    bool hung; /* a copy over a path that hangs: it never ends */
     struct sg_stream *stream;
     uint64_t seq, ticket;
     enum sg_engine engine;
@@ -563,6 +565,8 @@ static inline CUresult sg_leave(CUresult result) /* releases sg.lock, returns re
 /* The calling thread's current context: NULL = none; *dead_out: one is set but was destroyed. */
 struct sg_context *sg_current(bool *dead_out);
 CUresult sg_context_create(int device, unsigned flags, bool primary, struct sg_context **context_out);
+/* What a call that has waited, or asked, says about errors: the sticky one, or once one that passes. DESTROYED: it is gone. */
+CUresult sg_context_tell(uint64_t id);
 /* Waits for its work, then frees all it owns. */
 void sg_context_finish(struct sg_context *context);
 /* Has `viewer` enabled access to the memory of `owner`? */

@@ -537,6 +537,8 @@ static bool host_goes_on(const struct sg_device *d, struct patience *p)
 static bool goes_on(const struct sg_vop *v, struct patience *p)
 {
     const struct sg_op *op = v->op;
+    if (op->hung)
+        return false;
     if (op->state == SG_OP_QUEUED)
         return v->kind == SG_OP_VALUE_WAIT && op->stream->head == op && sg_value_ready(op);
     return v->kind != SG_OP_HOST || host_goes_on(&sg.devices[op->stream->context->device], p);

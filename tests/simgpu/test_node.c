@@ -222,12 +222,27 @@ static int scene_init(void)
 static CUcontext contexts[16];
 static CUdeviceptr buffers[16];
 
-static void all_cards(const char *text, int cards, size_t bytes)
+static void strangers(const char *text, int cards, size_t bytes)
 {
     machine(text);
     for (int i = 0; i < cards; i++) {
         OK(cuCtxCreate_v2(&contexts[i], 0, i));
         OK(cuMemAlloc_v2(&buffers[i], bytes));
+    }
+}
+
+/* The same, each with access to all others that it can reach. */
+static void all_cards(const char *text, int cards, size_t bytes)
+{
+    strangers(text, cards, bytes);
+    for (int i = 0; i < cards; i++) {
+        OK(cuCtxSetCurrent(contexts[i]));
+        for (int k = 0; k < cards; k++) {
+            int can;
+            OK(cuDeviceCanAccessPeer(&can, i, k));
+            if (can)
+                OK(cuCtxEnablePeerAccess(contexts[k], 0));
+        }
     }
 }
 
@@ -267,6 +282,15 @@ Test(node, copies_take_all_direct_links_or_pcie)
         sum += c.bytes;
     }
     cr_assert_eq(sum, 2 * 128 * MIB);
+}
+
+Test(node, without_access_copies_go_through_the_host)
+{
+    strangers("dgx1v,vram=256M", 2, 128 * MIB);
+    expect("by PCIe, although there is a link", copy_gbps(0, 1, 128 * MIB), 12.4);
+    OK(cuCtxSetCurrent(contexts[1])); /* access in either direction will do */
+    OK(cuCtxEnablePeerAccess(contexts[0], 0));
+    expect("one link", copy_gbps(0, 1, 128 * MIB), 23);
 }
 
 Test(node, copies_take_all_links_to_the_switches)
@@ -422,7 +446,6 @@ Test(node, kernels_are_as_fast_as_the_links_that_they_use)
         CUdeviceptr p = buffers[i ? 3 : 1];
         unsigned value = 3, n = 4 << 20;
         float ms;
-        OK(cuCtxEnablePeerAccess(contexts[i ? 3 : 1], 0));
         OK(cuEventRecord(a, NULL));
         OK(cuLaunchKernel(f, n / 128, 1, 1, 128, 1, 1, 0, NULL, (void *[]){&p, &value, &n}, NULL));
         OK(cuEventRecord(b, NULL));
@@ -432,6 +455,146 @@ Test(node, kernels_are_as_fast_as_the_links_that_they_use)
     }
     expect("one link", gbps[0], 23);
     expect("two links", gbps[1], 46);
+}
+
+/* ---- what goes wrong ---- */
+
+static unsigned char pattern(size_t i)
+{
+    return (unsigned char)(i * 31 + (i >> 11));
+}
+
+static void prepare(int from, int to, size_t bytes)
+{
+    unsigned char *data = malloc(bytes);
+    cr_assert_not_null(data);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = pattern(i);
+    OK(cuCtxSetCurrent(contexts[to]));
+    OK(cuMemsetD8_v2(buffers[to], 0xee, bytes));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(contexts[from]));
+    OK(cuMemcpyHtoD_v2(buffers[from], data, bytes));
+    OK(cuCtxSynchronize());
+    free(data);
+}
+
+/* How many bytes from the beginning are right; the rest must be as before. */
+static size_t arrived(int card, size_t bytes)
+{
+    unsigned char *data = malloc(bytes);
+    size_t n = 0;
+    cr_assert_not_null(data);
+    OK(cuCtxSetCurrent(contexts[card]));
+    OK(cuMemcpyDtoH_v2(data, buffers[card], bytes));
+    while (n < bytes && data[n] == pattern(n))
+        n++;
+    for (size_t i = n; i < bytes; i++)
+        cr_assert(data[i] == 0xee || data[i] == pattern(i), "byte %zu", i);
+    free(data);
+    return n;
+}
+
+static CUresult copy_over(int from, int to, size_t bytes, CUstream s)
+{
+    OK(cuCtxSetCurrent(contexts[from]));
+    OK(cuMemcpyPeerAsync(buffers[to], contexts[to], buffers[from], contexts[from], bytes, s));
+    return cuStreamSynchronize(s);
+}
+
+Test(node, a_link_fails_in_the_middle_of_a_copy)
+{
+    CUstream s;
+    setenv("SIMGPU_LINK", "fail:0.0@3000000", 1);
+    all_cards("dgx1v,vram=64M", 2, 8 * MIB);
+    prepare(0, 1, 8 * MIB);
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    uint64_t epoch = NODE(sg_node_epoch);
+    GIVES(CUDA_ERROR_NVLINK_UNCORRECTABLE, copy_over(0, 1, 8 * MIB, s));
+    OK(cuStreamSynchronize(s)); /* told once */
+    cr_assert_eq(NODE(sg_node_wait, epoch, UINT64_MAX), 0);
+    cr_assert_eq(arrived(1, 8 * MIB), 3000000);
+    struct sg_node_port p;
+    cr_assert_eq(NODE(sg_node_port, 1, 0, &p), 0);
+    cr_assert_eq(p.up, 0);
+    GIVES(CUDA_ERROR_NVLINK_UNCORRECTABLE, copy_over(0, 1, 8 * MIB, s)); /* it is still down */
+    cr_assert_eq(NODE(sg_node_link_set, 0, 0, true), 0);
+    OK(copy_over(0, 1, 8 * MIB, s));
+    cr_assert_eq(arrived(1, 8 * MIB), 8 * MIB);
+}
+
+Test(node, where_it_is_wanted_the_error_sticks)
+{
+    CUstream s;
+    setenv("SIMGPU_LINK", "sticky,fail:0.0@100", 1);
+    all_cards("dgx1v,vram=64M", 2, 1 * MIB);
+    OK(cuCtxSetCurrent(contexts[0]));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    GIVES(CUDA_ERROR_NVLINK_UNCORRECTABLE, copy_over(0, 1, 1 * MIB, s));
+    GIVES(CUDA_ERROR_NVLINK_UNCORRECTABLE, cuStreamSynchronize(s));
+    GIVES(CUDA_ERROR_NVLINK_UNCORRECTABLE, cuCtxSynchronize());
+}
+
+Test(node, with_other_ports_in_the_table_a_copy_survives_its_link)
+{
+    CUstream s;
+    setenv("SIMGPU_LINK", "fail:0.1@1000000,fail:1.2@700001", 1);
+    all_cards("square4,vram=64M", 4, 16 * MIB);
+    square_ranges(64 * MIB);
+    square_tables(SG_PORT_ALL);
+    prepare(0, 3, 16 * MIB);
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(copy_over(0, 3, 16 * MIB, s));
+    cr_assert_eq(arrived(3, 16 * MIB), 16 * MIB);
+    cr_assert_eq(NODE(sg_node_epoch), 2);
+    struct sg_node_counters c;
+    cr_assert_eq(NODE(sg_node_counters, 0, 1, &c), 0);
+    cr_assert_eq(c.bytes, 1000000);
+    for (int p = 0; p < 4; p++) /* all ways out of card 0 */
+        cr_assert_eq(NODE(sg_node_link_set, 0, p, false), 0);
+    GIVES(CUDA_ERROR_NVLINK_UNCORRECTABLE, copy_over(0, 3, 16 * MIB, s));
+    OK(copy_over(1, 3, 1 * MIB, NULL)); /* the others go on: by themselves, over their own link that is left */
+}
+
+Test(node, a_path_may_corrupt_what_the_host_carries_right)
+{
+    setenv("SIMGPU_LINK", "corrupt:0-1", 1);
+    strangers("h200,vram=64M,gpus=3", 3, 1 * MIB);
+    prepare(0, 1, 1 * MIB);
+    OK(copy_over(0, 1, 1 * MIB, NULL));
+    cr_assert_eq(arrived(1, 1 * MIB), 1 * MIB);
+    OK(cuCtxSetCurrent(contexts[0]));
+    for (int i = 1; i < 3; i++)
+        OK(cuCtxEnablePeerAccess(contexts[i], 0)); /* the driver says yes */
+    OK(copy_over(0, 2, 1 * MIB, NULL));
+    cr_assert_eq(arrived(2, 1 * MIB), 1 * MIB); /* another path */
+    unsigned char data[1024];
+    OK(copy_over(0, 1, sizeof data, NULL));
+    OK(cuCtxSetCurrent(contexts[1]));
+    OK(cuMemcpyDtoH_v2(data, buffers[1], sizeof data));
+    for (size_t i = 0; i < sizeof data; i++)
+        cr_assert((data[i] == pattern(i)) == (i % 512 != 0), "byte %zu", i);
+}
+
+/* A copy that never ends; others do, on other cards and in other engines, and so does the process. */
+static int scene_hang(void)
+{
+    CUstream s;
+    all_cards("dgx1v,vram=64M", 4, 1 * MIB);
+    prepare(2, 3, 1 * MIB);
+    OK(cuCtxSetCurrent(contexts[0]));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuMemcpyPeerAsync(buffers[1], contexts[1], buffers[0], contexts[0], MIB, s));
+    for (int i = 0; i < 5; i++)
+        GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(s));
+    OK(copy_over(2, 3, 1 * MIB, NULL));
+    cr_assert_eq(arrived(3, 1 * MIB), 1 * MIB);
+    OK(cuCtxSetCurrent(contexts[0]));
+    unsigned word = 1;
+    OK(cuMemcpyHtoD_v2(buffers[0], &word, sizeof word));
+    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(s));
+    puts("alive");
+    return 0;
 }
 
 static int scene_ring(void)
@@ -445,7 +608,16 @@ static int scene_ring(void)
     return 0;
 }
 
-SCENES({"init", scene_init}, {"ring", scene_ring})
+SCENES({"init", scene_init}, {"ring", scene_ring}, {"hang", scene_hang})
+
+Test(node, a_path_may_hang, .timeout = 60)
+{
+    const char *env[] = {"SIMGPU_LINK=hang:1-0", NULL};
+    struct hr_test_result r = play("SIM_SCENE=hang", env);
+    cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 0, "%s", r.err);
+    cr_assert_str_eq(r.out, "alive\n");
+    hr_test_result_finish(&r);
+}
 
 Test(node, the_same_nanoseconds_in_every_run, .timeout = 60)
 {
@@ -493,6 +665,11 @@ Test(node, bad_machines_are_told_in_one_line, .timeout = 60)
     static const struct {
         const char *text, *machine, *line;
     } bad[] = {
+        {NULL, "SIMGPU_LINK=fail:0.0@5", "fail needs a machine with links"}, /* of the default machine */
+        {NULL, "SIMGPU_LINK=fail:0.0", "expected fail:ELEMENT.PORT@BYTES"},
+        {NULL, "SIMGPU_LINK=hang:0-1", "with two of the machine's GPUs"},
+        {NULL, "SIMGPU_LINK=corrupt:0-0", "with two of the machine's GPUs"},
+        {NULL, "SIMGPU_LINK=sever:0-1", "expected fail:ELEMENT.PORT@BYTES, corrupt:A-B, hang:A-B or sticky"},
         {NULL, "SIMGPU=dgx3", "known machines are dgx1v, dgx2,"},
         {NULL, "SIMGPU=4xa100,gpus=5", "gpus takes a number from 1 to 4"},
         {NULL, "SIMGPU=h200,gpus=9", "gpus takes a number from 1 to 8"},

@@ -1,6 +1,7 @@
 /* cuInit and what can be asked of a device. */
 #include "simgpu/fabric.h"
 #include "simgpu/sim.h"
+#include "simgpu/smi.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,9 +25,20 @@ static int count_numa_nodes(void)
     return n + 1;
 }
 
+CUresult sg_config_once(void)
+{
+    static bool tried;
+    static CUresult result;
+    if (!tried) {
+        tried = true;
+        result = sg_config_read(&sg.config);
+    }
+    return result;
+}
+
 static CUresult start(void)
 {
-    CUresult r = sg_config_read(&sg.config);
+    CUresult r = sg_config_once();
     if (r)
         return r;
     sg.device_count = sg.config.gpus;
@@ -43,6 +55,8 @@ static CUresult start(void)
         pthread_cond_init(&d->host_cv, NULL);
         r = sg_pool_init(&d->pool, i, sg.config.vram_bytes);
     }
+    if (!r)
+        sg_smi_publish();
     if (!r)
         atomic_store_explicit(&sg.ready, true, memory_order_release);
     return r;
@@ -114,20 +128,24 @@ CUresult cuDeviceGetName(char *name, int len, CUdevice device)
     return r;
 }
 
-static CUresult get_uuid(const char *function, CUuuid *uuid, CUdevice device)
+void sg_device_uuid(int device, uint8_t *bytes)
 {
-    CUresult r = enter_device(function, device, uuid);
-    if (r)
-        return r;
     uint64_t x = 0x51319600 + (uint64_t)device;
     for (const char *c = sg.config.model->key; *c; c++)
         x = (x ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
     for (int i = 0; i < 16; i++) {
         x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        uuid->bytes[i] = (char)(x >> 56);
+        bytes[i] = (uint8_t)(x >> 56);
     }
-    uuid->bytes[15] = (char)device; /* distinct within a machine whatever the mixing does */
-    return CUDA_SUCCESS;
+    bytes[15] = (uint8_t)device; /* distinct within a machine whatever the mixing does */
+}
+
+static CUresult get_uuid(const char *function, CUuuid *uuid, CUdevice device)
+{
+    CUresult r = enter_device(function, device, uuid);
+    if (!r)
+        sg_device_uuid(device, (uint8_t *)uuid->bytes);
+    return r;
 }
 
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)

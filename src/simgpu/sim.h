@@ -103,6 +103,9 @@ struct sg_config {
 
 /* Reads the environment. On a bad value says so in one line on stderr and returns CUDA_ERROR_INVALID_VALUE. */
 CUresult sg_config_read(struct sg_config *config_out);
+/* The same into sg.config, by whichever of CUDA and NVML is first; with sg.lock held. */
+CUresult sg_config_once(void);
+void sg_device_uuid(int device, uint8_t *bytes); /* 16 of them */
 /* The injected error that this call of `function` is to return, or CUDA_SUCCESS. Thread-safe. */
 CUresult sg_fail_check(const char *function);
 

@@ -151,15 +151,18 @@ static struct sg_topology *build(const struct row *machine)
     t->cards = machine->a;
     for (int i = 0; i < t->cards; i++) {
         char bus_id[16]; /* where nobody has told: one bus after the other */
-        snprintf(bus_id, sizeof bus_id, "0000:%02X:00.0", 0x10u + 8u * (unsigned)i);
+        snprintf(bus_id, sizeof bus_id, "0000:%02X:00.0", (0x10u + 8u * (unsigned)i) & 0xff);
         sg_topology_add(t, SG_ELEMENT_CARD, bus_id);
     }
     int first[4] = {0};
     for (int kind = SG_ELEMENT_SWITCH; kind <= SG_ELEMENT_SOCKET; kind++) {
         first[kind] = (int)t->count;
         int n = kind == SG_ELEMENT_SOCKET ? machine->b : count_of(machine + 1, end, kind);
-        while (n-- > 0)
-            sg_topology_add(t, (enum sg_element_kind)kind, NULL);
+        for (int i = 0; i < n; i++) {
+            char bus_id[16]; /* switches are PCI devices as well; where, nobody has told */
+            snprintf(bus_id, sizeof bus_id, "0000:%02X:00.0", (0xf0u + (unsigned)i) & 0xff);
+            sg_topology_add(t, (enum sg_element_kind)kind, kind == SG_ELEMENT_SWITCH ? bus_id : NULL);
+        }
     }
     bool ok = t->model != NULL;
     for (const struct row *r = machine + 1; r < end && ok; r++)

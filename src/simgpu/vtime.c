@@ -537,8 +537,6 @@ static bool host_goes_on(const struct sg_device *d, struct patience *p)
 static bool goes_on(const struct sg_vop *v, struct patience *p)
 {
     const struct sg_op *op = v->op;
-    if (op->hung)
-        return false;
     if (op->state == SG_OP_QUEUED)
         return v->kind == SG_OP_VALUE_WAIT && op->stream->head == op && sg_value_ready(op);
     return v->kind != SG_OP_HOST || host_goes_on(&sg.devices[op->stream->context->device], p);
@@ -551,7 +549,8 @@ static bool is_hopeful(uint64_t seq, struct patience *p)
     for (const struct sg_vop *v = order.first; v && v->seq <= seq; v = v->next) {
         if (v->done || v->given_up || v->stream->hopeless == order.scan)
             continue;
-        if (v->kind == SG_OP_KERNEL && v->op->state != SG_OP_QUEUED && sg_price_least(v) >= PATIENCE_NS) {
+        if (v->op->hung ||
+            (v->kind == SG_OP_KERNEL && v->op->state != SG_OP_QUEUED && sg_price_least(v) >= PATIENCE_NS)) {
             v->stream->hopeless = order.scan;
             continue;
         }

@@ -271,26 +271,26 @@ static void expect(const char *what, double gbps, double expected)
 
 Test(node, copies_take_all_direct_links_or_pcie)
 {
-    all_cards("dgx1v,vram=256M", 8, 128 * MIB);
-    expect("one link", copy_gbps(0, 1, 128 * MIB), 23);
-    expect("two links", copy_gbps(0, 3, 128 * MIB), 46);
-    expect("over both sockets", copy_gbps(0, 7, 64 * MIB), 6);
+    all_cards("dgx1v,vram=64M", 8, 32 * MIB);
+    expect("one link", copy_gbps(0, 1, 32 * MIB), 23);
+    expect("two links", copy_gbps(0, 3, 32 * MIB), 46);
+    expect("over both sockets", copy_gbps(0, 7, 16 * MIB), 6);
     struct sg_node_counters c;
     uint64_t sum = 0;
     for (int p = 0; p < 6; p++) {
         cr_assert_eq(NODE(sg_node_counters, 0, p, &c), 0);
         sum += c.bytes;
     }
-    cr_assert_eq(sum, 2 * 128 * MIB);
+    cr_assert_eq(sum, 2 * 32 * MIB);
 }
 
 Test(node, without_access_copies_go_through_the_host)
 {
-    strangers("dgx1v,vram=256M", 2, 128 * MIB);
-    expect("by PCIe, although there is a link", copy_gbps(0, 1, 128 * MIB), 12.4);
+    strangers("dgx1v,vram=64M", 2, 32 * MIB);
+    expect("by PCIe, although there is a link", copy_gbps(0, 1, 32 * MIB), 12.4);
     OK(cuCtxSetCurrent(contexts[1])); /* access in either direction will do */
     OK(cuCtxEnablePeerAccess(contexts[0], 0));
-    expect("one link", copy_gbps(0, 1, 128 * MIB), 23);
+    expect("one link", copy_gbps(0, 1, 32 * MIB), 23);
 }
 
 Test(node, copies_take_all_links_to_the_switches)
@@ -327,34 +327,34 @@ static double together(const int (*pairs)[2], int count, size_t bytes)
 
 Test(node, both_directions_and_different_links_are_independent)
 {
-    all_cards("dgx1v,vram=192M", 8, 64 * MIB);
+    all_cards("dgx1v,vram=64M", 8, 32 * MIB);
     const int ways[][2] = {{0, 1}, {1, 0}, {0, 2}, {0, 3}}; /* 23 + 23 + 23, and two links for as many bytes */
-    expect("four copies", together(ways, 4, 64 * MIB), 4 * 23);
+    expect("four copies", together(ways, 4, 32 * MIB), 4 * 23);
     const int same[][2] = {{0, 1}, {0, 1}};
-    expect("two copies over one link", together(same, 2, 64 * MIB), 23);
+    expect("two copies over one link", together(same, 2, 32 * MIB), 23);
 }
 
 Test(node, pcie_uplinks_are_shared)
 {
-    all_cards("pcie-box,vram=192M", 8, 64 * MIB);
+    all_cards("pcie-box,vram=64M", 8, 32 * MIB);
     const int below[][2] = {{0, 1}, {2, 3}};          /* below one bridge: the uplink is not used */
     const int across[][2] = {{0, 4}, {1, 5}, {2, 6}}; /* over the uplinks and between the sockets */
-    expect("below one bridge", together(below, 2, 64 * MIB), 2 * 26);
-    expect("over the sockets", together(across, 3, 64 * MIB), 10);
+    expect("below one bridge", together(below, 2, 32 * MIB), 2 * 26);
+    expect("over the sockets", together(across, 3, 32 * MIB), 10);
     CUstream s[2];
     void *host[2];
     uint64_t (*now)(void) = (uint64_t(*)(void))node_call("sg_virtual_now_ns");
     for (int i = 0; i < 2; i++) {
         OK(cuCtxSetCurrent(contexts[i]));
         OK(cuStreamCreate(&s[i], CU_STREAM_NON_BLOCKING));
-        OK(cuMemAllocHost_v2(&host[i], 64 * MIB));
+        OK(cuMemAllocHost_v2(&host[i], 32 * MIB));
     }
     uint64_t begin = now();
     for (int i = 0; i < 2; i++)
-        OK(cuMemcpyHtoDAsync_v2(buffers[i], host[i], 64 * MIB, s[i]));
+        OK(cuMemcpyHtoDAsync_v2(buffers[i], host[i], 32 * MIB, s[i]));
     for (int i = 0; i < 2; i++)
         OK(cuStreamSynchronize(s[i]));
-    expect("two cards from the host", 2.0 * 64 * MIB / (double)(now() - begin), 26);
+    expect("two cards from the host", 2.0 * 32 * MIB / (double)(now() - begin), 26);
 }
 
 /* ---- tables ---- */
@@ -384,22 +384,22 @@ static void square_tables(uint8_t policy)
 
 Test(node, with_tables_copies_go_along_them)
 {
-    all_cards("square4,vram=256M", 4, 128 * MIB);
-    expect("by itself, over the sockets", copy_gbps(0, 3, 32 * MIB), 16);
-    square_ranges(256 * MIB);
+    all_cards("square4,vram=128M", 4, 64 * MIB);
+    expect("by itself, over the sockets", copy_gbps(0, 3, 16 * MIB), 16);
+    square_ranges(128 * MIB);
     square_tables(SG_PORT_ALL);
-    expect("forwarded by two cards", copy_gbps(0, 3, 128 * MIB), 4 * 23);
+    expect("forwarded by two cards", copy_gbps(0, 3, 64 * MIB), 4 * 23);
     struct sg_node_counters c;
     for (int p = 0; p < 4; p++) {
         cr_assert_eq(NODE(sg_node_counters, 0, p, &c), 0);
-        cr_assert_eq(c.bytes, 32 * MIB);
+        cr_assert_eq(c.bytes, 16 * MIB);
     }
     cr_assert_eq(NODE(sg_node_counters, 1, 2, &c), 0);
-    cr_assert(c.bytes == 32 * MIB && c.forwarded_bytes == 32 * MIB);
+    cr_assert(c.bytes == 16 * MIB && c.forwarded_bytes == 16 * MIB);
     square_tables(SG_PORT_ANY);
-    expect("any port", copy_gbps(0, 3, 128 * MIB), 23);
+    expect("any port", copy_gbps(0, 3, 64 * MIB), 23);
     square_tables(SG_PORT_ROUND_ROBIN);
-    expect("ports in turn", copy_gbps(0, 3, 128 * MIB), 4 * 23);
+    expect("ports in turn", copy_gbps(0, 3, 64 * MIB), 4 * 23);
 }
 
 Test(node, requests_reach_the_memory_of_any_card)

@@ -281,29 +281,31 @@ int sg_node_carry(const struct sg_carry *c, struct sg_usage *usage, uint64_t *do
     return 0;
 }
 
-static void kernel_one_way(int card, int peer, uint64_t bytes, bool write, uint64_t turn, struct sg_usage *usage)
+static int kernel_one_way(int card, int peer, uint64_t bytes, bool write, uint64_t turn, struct sg_usage *usage)
 {
     uint64_t base, done = 0;
+    int bad = 0;
     if (!bytes)
-        return;
-    if (!has_tables(card, peer, &base)) {
-        carry_directly(write ? card : peer, write ? peer : card, bytes, usage, &done);
-        return;
-    }
+        return 0;
+    if (!has_tables(card, peer, &base))
+        return carry_directly(write ? card : peer, write ? peer : card, bytes, usage, &done);
     uint64_t each = (bytes + MOST_REQUESTS - 1) / MOST_REQUESTS;
     each = each < REQUEST_BYTES ? REQUEST_BYTES : each;
     uint64_t room = sg.config.vram_bytes > each ? sg.config.vram_bytes - each : 1;
     for (uint64_t n; done < bytes; done += n) {
         n = bytes - done < each ? bytes - done : each;
-        ask(card, base + done % room, n, write, turn++, usage);
+        int now = ask(card, base + done % room, n, write, turn++, usage);
+        bad = bad ? bad : now;
     }
+    return bad;
 }
 
-void sg_node_kernel(int card, int peer, uint64_t read_bytes, uint64_t written_bytes, uint64_t turn,
-                    struct sg_usage *usage)
+int sg_node_kernel(int card, int peer, uint64_t read_bytes, uint64_t written_bytes, uint64_t turn,
+                   struct sg_usage *usage)
 {
-    kernel_one_way(card, peer, read_bytes, false, turn, usage);
-    kernel_one_way(card, peer, written_bytes, true, turn, usage);
+    int in = kernel_one_way(card, peer, read_bytes, false, turn, usage);
+    int out = kernel_one_way(card, peer, written_bytes, true, turn, usage);
+    return in ? in : out;
 }
 
 /* ---- the host's side ---- */

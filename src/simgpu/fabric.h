@@ -39,9 +39,10 @@ struct sg_carry {
     bool direct;
 };
 int sg_node_carry(const struct sg_carry *carry, struct sg_usage *usage, uint64_t *done_out);
-/* The same for what a kernel on `card` reads or writes there, wherever in the other's memory it is. */
-void sg_node_kernel(int card, int peer, uint64_t read_bytes, uint64_t written_bytes, uint64_t turn,
-                    struct sg_usage *usage);
+/* The same for what a kernel on `card` reads or writes there, wherever in the other's memory it is. A negative errno: not all
+ * of it got through. */
+int sg_node_kernel(int card, int peer, uint64_t read_bytes, uint64_t written_bytes, uint64_t turn,
+                   struct sg_usage *usage);
 /* Adds what copies between a card and host memory use of PCIe. */
 void sg_node_host(int card, uint64_t in_bytes, uint64_t out_bytes, struct sg_usage *usage);
 

@@ -124,22 +124,35 @@ bool sg_linkfault_hangs(const struct sg_copy *c)
            sg_node_is_direct(from, to, c->dst, c->src);
 }
 
-void sg_linkfault_end(struct sg_op *op, const struct sg_moved *moved)
+static void fail(struct sg_context *c, const char *line)
 {
-    struct sg_context *c = op->stream->context;
-    char line[200];
-    uint64_t done = 0;
-    for (int i = 0; i < SG_DIRECTION_COUNT; i++)
-        done += moved->bytes[i];
-    snprintf(line, sizeof line,
-             "a %s on device %d ended after %" PRIu64 " bytes: the link or the router on its way refused the rest",
-             op->kind == SG_OP_COPY ? "copy" : "memset", c->device, done);
     if (faults.sticky) {
         sg_context_fail(c, CUDA_ERROR_NVLINK_UNCORRECTABLE, line);
         return;
     }
     c->passing = CUDA_ERROR_NVLINK_UNCORRECTABLE;
     sg_log(SG_LOG_ERROR, "%s", line);
+}
+
+void sg_linkfault_end(struct sg_op *op, const struct sg_moved *moved)
+{
+    char line[200];
+    uint64_t done = 0;
+    for (int i = 0; i < SG_DIRECTION_COUNT; i++)
+        done += moved->bytes[i];
+    snprintf(line, sizeof line,
+             "a %s on device %d ended after %" PRIu64 " bytes: the link or the router on its way refused the rest",
+             op->kind == SG_OP_COPY ? "copy" : "memset", op->stream->context->device, done);
+    fail(op->stream->context, line);
+}
+
+void sg_linkfault_kernel(struct sg_op *op, int peer)
+{
+    char line[400];
+    snprintf(line, sizeof line,
+             "kernel %s on device %d used memory of device %d, and a link or a router refused a part",
+             op->kernel.function->info->name, op->stream->context->device, peer);
+    fail(op->stream->context, line);
 }
 
 CUresult sg_context_tell(uint64_t id)

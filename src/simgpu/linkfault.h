@@ -20,5 +20,7 @@ void sg_linkfault_corrupt(uint8_t *data, size_t bytes);
 bool sg_linkfault_hangs(const struct sg_copy *copy);
 /* A copy ended where a link failed: one line, and the context's error: told once, or sticky. With sg.lock held. */
 void sg_linkfault_end(struct sg_op *op, const struct sg_moved *moved);
+/* The same for a kernel that used a card's memory over it. */
+void sg_linkfault_kernel(struct sg_op *op, int peer);
 
 #endif

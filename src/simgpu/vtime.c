@@ -14,6 +14,7 @@
  * others wait for one too.
  */
 #include "simgpu/fabric.h"
+#include "simgpu/linkfault.h"
 #include "simgpu/timecall.h"
 
 #include <errno.h>
@@ -185,8 +186,9 @@ static void peers_of_kernel(struct sg_op *op, const struct ptx_counters *n)
     named = named ? named : reachable;
     count = __builtin_popcount(named);
     for (int i = 0; i < sg.device_count; i++)
-        if (named >> i & 1)
-            sg_node_kernel(device, i, in / (unsigned)count, out / (unsigned)count, op->seq, &op->vop->usage);
+        if (named >> i & 1 &&
+            sg_node_kernel(device, i, in / (unsigned)count, out / (unsigned)count, op->seq, &op->vop->usage))
+            sg_linkfault_kernel(op, i);
 }
 
 void sg_time_kernel_ran(struct sg_op *op, const struct ptx_counters *counters)

@@ -597,6 +597,27 @@ static int scene_hang(void)
     return 0;
 }
 
+Test(node, a_kernel_over_a_dead_link_is_told)
+{
+    all_cards("dgx1v,vram=64M", 2, 1 * MIB);
+    OK(cuCtxSetCurrent(contexts[0]));
+    CUmodule module;
+    CUfunction f;
+    unsigned value = 3, n = 1000;
+    OK(cuModuleLoadData(&module, kernels_ptx));
+    OK(cuModuleGetFunction(&f, module, "fill"));
+    void *params[] = {&buffers[1], &value, &n};
+    OK(cuLaunchKernel(f, 8, 1, 1, 128, 1, 1, 0, NULL, params, NULL));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(NODE(sg_node_link_set, 1, 0, false), 0);
+    OK(cuLaunchKernel(f, 8, 1, 1, 128, 1, 1, 0, NULL, params, NULL));
+    GIVES(CUDA_ERROR_NVLINK_UNCORRECTABLE, cuCtxSynchronize());
+    OK(cuCtxSynchronize());
+    params[0] = &buffers[0]; /* its own memory */
+    OK(cuLaunchKernel(f, 8, 1, 1, 128, 1, 1, 0, NULL, params, NULL));
+    OK(cuCtxSynchronize());
+}
+
 static int scene_ring(void)
 {
     all_cards("dgx1v,vram=64M", 8, 16 * MIB);

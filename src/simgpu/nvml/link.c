@@ -173,22 +173,62 @@ static nvmlReturn_t not_simulated(nvmlDevice_t device)
     return r ? r : NVML_ERROR_NOT_SUPPORTED;
 }
 
-#define NOT_SIMULATED(name, ...)                                                                                       \
-    nvmlReturn_t name(nvmlDevice_t device, __VA_ARGS__)                                                                \
-    {                                                                                                                  \
-        return not_simulated(device);                                                                                  \
-    }
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, void *rates)
+{
+    (void)rates;
+    return not_simulated(device);
+}
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-NOT_SIMULATED(nvmlDeviceGetUtilizationRates, void *rates)
-NOT_SIMULATED(nvmlDeviceGetTemperature, int sensor, unsigned *degrees)
-NOT_SIMULATED(nvmlDeviceGetPowerUsage, unsigned *milliwatts)
-NOT_SIMULATED(nvmlDeviceGetEnforcedPowerLimit, unsigned *milliwatts)
-NOT_SIMULATED(nvmlDeviceGetFanSpeed, unsigned *percent)
-NOT_SIMULATED(nvmlDeviceGetPersistenceMode, int *mode)
-NOT_SIMULATED(nvmlDeviceGetPerformanceState, int *state)
-NOT_SIMULATED(nvmlDeviceGetClockInfo, int type, unsigned *mhz)
-NOT_SIMULATED(nvmlDeviceGetSerial, char *serial, unsigned length)
-NOT_SIMULATED(nvmlDeviceGetMigMode, unsigned *current, unsigned *pending)
-#pragma GCC diagnostic pop
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *degrees)
+{
+    (void)sensor, (void)degrees;
+    return not_simulated(device);
+}
+
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatts)
+{
+    (void)milliwatts;
+    return not_simulated(device);
+}
+
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned *milliwatts)
+{
+    (void)milliwatts;
+    return not_simulated(device);
+}
+
+nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *percent)
+{
+    (void)percent;
+    return not_simulated(device);
+}
+
+nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, int *mode)
+{
+    (void)mode;
+    return not_simulated(device);
+}
+
+nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, int *state)
+{
+    (void)state;
+    return not_simulated(device);
+}
+
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz)
+{
+    (void)type, (void)mhz;
+    return not_simulated(device);
+}
+
+nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned length)
+{
+    (void)serial, (void)length;
+    return not_simulated(device);
+}
+
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
+{
+    (void)current, (void)pending;
+    return not_simulated(device);
+}

@@ -12,7 +12,7 @@
 
 #define REQUEST_BYTES (UINT64_C(64) << 10) /* what an engine asks for at once */
 #define MOST_REQUESTS 64                   /* of a kernel: then they are larger */
-#define MOST_PARTS 64
+#define MOST_PARTS 192                     /* a DGX-2 takes 60 */
 
 #define NVLINK (1u << SG_LINK_NVLINK)
 #define PCIE (1u << SG_LINK_PCIE | 1u << SG_LINK_SOCKET)

@@ -13,7 +13,8 @@
 #endif
 #define SG_LINKS(type, a, b, count, source) SG_ROW(LINKS, type, a, b, 0, 0, count)
 #define SG_MESH(type, first, last, count, source) SG_ROW(MESH, type, first, last, 0, 0, count)
-#define SG_STAR(type, first, last, s_first, s_last, count, source) SG_ROW(STAR, type, first, last, s_first, s_last, count)
+#define SG_STAR(type, first, last, s_first, s_last, count, source)                                                     \
+    SG_ROW(STAR, type, first, last, s_first, s_last, count)
 #define SG_STAR_PCIE(type, first, last, to, source) SG_ROW(LEAVES, type, first, last, to, 0, 1)
 #define SG_CHAIN(type, first, last, count, source) SG_ROW(CHAIN, type, first, last, 0, 0, count)
 #include "simgpu/nodes.def"

@@ -311,7 +311,7 @@ struct sg_context {
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache_config;
     CUresult sticky;
-    CUresult passing; /* an error that is told once, see linkfault.c */
+    CUresult passing;          /* an error that is told once, see linkfault.c */
     struct sg_context **peers; /* contexts whose memory this one enabled, in no order */
     unsigned peer_count;
     unsigned viewers[SG_MAX_DEVICES]; /* contexts of each device that enabled this one's memory */

@@ -21,7 +21,7 @@
 
 #define SG_NODE_VERSION 1
 #define SG_NODE_ADDRESS_BITS 48
-#define SG_NODE_ROUTE_PORTS 16
+#define SG_NODE_ROUTE_PORTS 16 /* of one struct; a route may have two, since cards with 18 links to switches exist */
 
 enum sg_element_kind { SG_ELEMENT_CARD, SG_ELEMENT_SWITCH, SG_ELEMENT_BRIDGE, SG_ELEMENT_SOCKET };
 
@@ -54,7 +54,8 @@ enum sg_node_policy {
 
 struct sg_node_route { /* to one owner; ports whose link is down are passed over, by address: the next one that is up */
     uint32_t owner;
-    uint8_t policy, port_count, address_shift, reserved;
+    uint8_t policy, port_count, address_shift;
+    uint8_t more; /* 1: the ports are further ones of the route before, which has the same owner, policy and shift */
     uint8_t port[SG_NODE_ROUTE_PORTS];
     uint16_t weight[SG_NODE_ROUTE_PORTS]; /* all 0: equal */
 };
@@ -87,7 +88,7 @@ int sg_node_port(int element, int port, struct sg_node_port *out);
 
 /* These replace what the element has, in one step. What is under way uses the old or the new one at each hop. A count of 0
  * takes everything away. Ranges: in any order; -EINVAL if two overlap, one is empty or passes 2^48. Routes: -EINVAL for an
- * owner twice, or the element itself. */
+ * owner twice (but for `more`), or the element itself. */
 int sg_node_write_ranges(int element, const struct sg_node_range *ranges, uint32_t count);
 int sg_node_write_table(int element, const struct sg_node_route *routes, uint32_t count);
 

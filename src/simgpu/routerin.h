@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #define SG_NO_WAY UINT16_MAX
+#define SG_WAY_PORTS (2 * SG_NODE_ROUTE_PORTS)
 #define SG_NO_FUSE UINT64_MAX
 #define SG_SPREAD_BYTES UINT64_C(32) /* what is spread over ports is spread in multiples of it */
 
@@ -26,9 +27,9 @@ struct sg_map { /* an element's ranges, sorted */
 
 struct sg_way { /* how an owner is reached */
     uint8_t policy, port_count, address_shift;
-    uint8_t port[SG_NODE_ROUTE_PORTS];
-    uint32_t weight_end[SG_NODE_ROUTE_PORTS]; /* sums */
-    uint32_t stride;                          /* turns step so far through the sum of all weights, so that ports mix */
+    uint8_t port[SG_WAY_PORTS];
+    uint32_t weight_end[SG_WAY_PORTS]; /* sums */
+    uint32_t stride;                   /* turns step so far through the sum of all weights, so that ports mix */
     _Atomic(uint32_t) turn;
 };
 

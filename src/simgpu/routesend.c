@@ -145,7 +145,7 @@ static int spread(struct journey *j, struct piece *p, const struct sg_way *way)
 {
     const struct sg_hub *h = &j->r->hub[p->element];
     uint64_t sum = 0, total = p->bytes, address = p->address, offset = p->offset, begin = 0, so_far = 0;
-    uint32_t share[SG_NODE_ROUTE_PORTS];
+    uint32_t share[SG_WAY_PORTS];
     for (unsigned i = 0; i < way->port_count; i++) {
         share[i] = is_up(h, way, i) ? way->weight_end[i] - (i ? way->weight_end[i - 1] : 0) : 0;
         sum += share[i];

@@ -199,19 +199,23 @@ static bool route_check(const struct sg_router *r, uint32_t element, const struc
     return true;
 }
 
-static void way_from(struct sg_way *way, const struct sg_node_route *route)
+/* From a route and, if it has more, the one behind it. */
+static void way_from(struct sg_way *way, const struct sg_node_route *route, uint32_t rows)
 {
-    uint32_t sum = 0, any = 0;
+    uint32_t sum = 0, any = 0, n = 0;
     memset(way, 0, sizeof *way);
     way->policy = route->policy;
-    way->port_count = route->port_count;
     way->address_shift = route->address_shift;
-    for (int i = 0; i < route->port_count; i++)
-        any |= route->weight[i];
-    for (int i = 0; i < route->port_count; i++) {
-        way->port[i] = route->port[i];
-        way->weight_end[i] = sum += any ? route->weight[i] : 1;
+    for (uint32_t row = 0; row < rows; row++)
+        for (int i = 0; i < route[row].port_count; i++)
+            any |= route[row].weight[i];
+    for (uint32_t row = 0; row < rows; row++) {
+        for (int i = 0; i < route[row].port_count; i++, n++) {
+            way->port[n] = route[row].port[i];
+            way->weight_end[n] = sum += any ? route[row].weight[i] : 1;
+        }
     }
+    way->port_count = (uint8_t)n;
     way->stride = stride_of(sum);
 }
 
@@ -258,12 +262,17 @@ static int table_fill(struct sg_router *r, uint32_t element, const struct sg_nod
 {
     memset(index->first, 0xff, sizeof index->first);
     memset(t->way_of, 0xff, t->owners * sizeof t->way_of[0]);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0, rows; i < count; i += rows) {
+        const struct sg_node_route *first = &routes[i], *next = first + 1;
         struct sg_way way;
-        if (!route_check(r, element, &routes[i]) || t->way_of[routes[i].owner] != SG_NO_WAY)
+        rows = i + 1 < count && next->more ? 2 : 1;
+        if (first->more || !route_check(r, element, first) || t->way_of[first->owner] != SG_NO_WAY)
             return -EINVAL;
-        way_from(&way, &routes[i]);
-        t->way_of[routes[i].owner] = way_share(t, index, &way);
+        if (rows == 2 && (!route_check(r, element, next) || next->owner != first->owner || next->more != 1 ||
+                          next->policy != first->policy || next->address_shift != first->address_shift))
+            return -EINVAL;
+        way_from(&way, first, rows);
+        t->way_of[first->owner] = way_share(t, index, &way);
     }
     return 0;
 }

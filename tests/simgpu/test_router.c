@@ -221,6 +221,26 @@ Test(router, all_spreads_each_request_by_weight)
     sg_router_destroy(r);
 }
 
+Test(router, a_route_may_have_more_ports_than_a_struct)
+{
+    struct sg_router *r = net(2, 20);
+    struct sg_node_route rows[2] = {{.owner = 1, .policy = SG_PORT_ALL, .port_count = 16},
+                                    {.owner = 1, .policy = SG_PORT_ALL, .port_count = 2, .more = 1}};
+    for (int p = 0; p < 18; p++) {
+        cr_assert_eq(sg_router_connect(r, 0, p, 1, p, 25, 500), 0);
+        rows[p / 16].port[p % 16] = (uint8_t)p;
+    }
+    ranges(r, 2, 2);
+    cr_assert_eq(sg_router_write_table(r, 0, rows, 2), 0);
+    cr_assert_eq(ask(r, 0, BYTES, 18 * 64, false, NULL, NULL), 0);
+    for (int p = 0; p < 18; p++)
+        cr_assert_eq(counters(r, 0, p).bytes, 64, "port %d", p);
+    cr_assert_eq(sg_router_write_table(r, 0, rows + 1, 1), -EINVAL); /* of nothing before it */
+    rows[1].policy = SG_PORT_ANY;
+    cr_assert_eq(sg_router_write_table(r, 0, rows, 2), -EINVAL);
+    sg_router_destroy(r);
+}
+
 Test(router, each_port_owns_its_part_of_the_addresses)
 {
     struct sg_router *r = pair(&(struct sg_node_route){

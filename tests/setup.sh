@@ -91,6 +91,7 @@ find_missing() {
     have cmp || missing+=(diffutils)
     pkg-config --exists libunwind 2>/dev/null || missing+=(libunwind-dev)
     pkg-config --exists libcjson 2>/dev/null || missing+=(libcjson-dev)
+    pkg-config --exists expat 2>/dev/null || missing+=(libexpat1-dev)
     has_header uthash.h || missing+=(uthash-dev)
     pkg-config --exists criterion 2>/dev/null || missing+=(libcriterion-dev)
     if [ "$tests" = yes ]; then

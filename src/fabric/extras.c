@@ -43,8 +43,8 @@ static int find(const struct hr_topology *topology, const struct words *words, i
     int element = hr_topology_find(topology, name);
 
     if (element < 0)
-        return hr_text_refuse(error_out, words->line, "\"%.40s\" is no element of the topology; accepted: the bus ids of it",
-                              name);
+        return hr_text_refuse(error_out, words->line,
+                              "\"%.40s\" is no element of the topology; accepted: the bus ids of it", name);
     return element;
 }
 
@@ -151,7 +151,8 @@ static int read_all(const char *text, size_t bytes, struct hr_topology *topology
             else if (strcmp(words.word[0], "link") == 0)
                 rc = read_link(&words, topology, apply, error_out);
             else
-                rc = hr_text_refuse(error_out, words.line, "\"%.40s\"; accepted: lines \"gpu NAME ...\" and \"link NAME NAME ...\"",
+                rc = hr_text_refuse(error_out, words.line,
+                                    "\"%.40s\"; accepted: lines \"gpu NAME ...\" and \"link NAME NAME ...\"",
                                     words.word[0]);
         }
         if (rc != 0)

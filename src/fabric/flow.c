@@ -26,10 +26,10 @@ struct solver {
     int64_t *used;       /* by edge: what can be taken back */
     uint32_t *first_arc; /* by node; both directions of every edge, [nodes + 1] */
     struct arc *arc;
-    int64_t *cost;     /* by node */
-    uint32_t *via;     /* by node: arc that led there */
-    uint32_t *from;    /* by node: node before */
-    uint32_t *queue;   /* ring of nodes */
+    int64_t *cost;   /* by node */
+    uint32_t *via;   /* by node: arc that led there */
+    uint32_t *from;  /* by node: node before */
+    uint32_t *queue; /* ring of nodes */
     bool *queued;
 };
 
@@ -70,7 +70,8 @@ static bool solver_init(struct solver *solver, const struct hr_graph *graph, con
     }
     for (uint32_t n = 0; n < graph->nodes; n++)
         solver->first_arc[n + 1] += solver->first_arc[n];
-    for (uint32_t e = graph->edges; e-- > 0;) { /* filled from the end: first_arc moves down to where each node begins */
+    for (uint32_t e = graph->edges;
+         e-- > 0;) { /* filled from the end: first_arc moves down to where each node begins */
         solver->arc[--solver->first_arc[graph->edge[e].from + 1]] = (struct arc){graph->edge[e].to, e, false};
         solver->arc[--solver->first_arc[graph->edge[e].to + 1]] = (struct arc){graph->edge[e].from, e, true};
     }

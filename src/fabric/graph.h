@@ -25,14 +25,14 @@ struct hr_leg {
 
 struct hr_graph {
     uint32_t nodes, gpus, edges, links;
-    uint64_t version; /* of the topology it was made from */
+    uint64_t version;     /* of the topology it was made from */
     uint32_t *first_edge; /* by node, nodes + 1 entries; edges of a node lie together */
     struct hr_edge *edge;
-    uint8_t *link_port;   /* port number at `from` */
-    uint32_t *link_mbps;  /* rate of that link alone */
-    uint32_t *gpu_node;   /* GPU -> node */
-    int32_t *node_gpu;    /* node -> GPU or -1 */
-    uint32_t *first_leg;  /* by GPU, gpus + 1 entries */
+    uint8_t *link_port;  /* port number at `from` */
+    uint32_t *link_mbps; /* rate of that link alone */
+    uint32_t *gpu_node;  /* GPU -> node */
+    int32_t *node_gpu;   /* node -> GPU or -1 */
+    uint32_t *first_leg; /* by GPU, gpus + 1 entries */
     struct hr_leg *leg;
 };
 

@@ -6,8 +6,8 @@
 #include "fabric/topology.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_BYTES (16u << 20)
@@ -172,7 +172,7 @@ char *hr_topology_print_matrix(const struct hr_topology *topology)
 struct matrix {
     uint32_t gpus;
     uint32_t columns;
-    int32_t column_gpu[MAX_COLUMNS]; /* -1 = something else */
+    int32_t column_gpu[MAX_COLUMNS];                 /* -1 = something else */
     uint16_t cell[MAX_MATRIX_GPUS][MAX_MATRIX_GPUS]; /* links << 3, else a meeting */
     bool row[MAX_MATRIX_GPUS];
     int32_t numa[MAX_MATRIX_GPUS];
@@ -227,8 +227,9 @@ static int read_header(const char *at, const char *end, struct matrix *matrix, u
         if (column >= MAX_COLUMNS)
             return hr_text_refuse(error_out, line, "more than %d columns", MAX_COLUMNS);
         if (gpu >= 0 && (uint32_t)gpu != matrix->gpus)
-            return hr_text_refuse(error_out, line, "column GPU%d where GPU%u belongs; accepted: GPU0, GPU1, ... in order",
-                                  gpu, matrix->gpus);
+            return hr_text_refuse(error_out, line,
+                                  "column GPU%d where GPU%u belongs; accepted: GPU0, GPU1, ... in order", gpu,
+                                  matrix->gpus);
         while (matrix->columns < column)
             matrix->column_gpu[matrix->columns++] = -1;
         matrix->column_gpu[matrix->columns++] = gpu;
@@ -276,8 +277,8 @@ static int read_row(const char *at, const char *end, struct matrix *matrix, uint
                                   row == other ? "X" : "NV1 to NV64, PIX, PXB, PHB, NODE, SYS");
     }
     if (column < matrix->columns)
-        return hr_text_refuse(error_out, line, "row GPU%u ends after %u of %u cells; accepted: a cell for every column", row,
-                              column, matrix->columns);
+        return hr_text_refuse(error_out, line, "row GPU%u ends after %u of %u cells; accepted: a cell for every column",
+                              row, column, matrix->columns);
     return 0;
 }
 
@@ -439,8 +440,8 @@ static int join_through_switch(struct build *build, uint32_t gpu, double gbps, b
             bool member = j == gpu || matrix->cell[gpu][j] >= MEETINGS;
             uint32_t told = matrix->cell[i][j] >= MEETINGS ? matrix->cell[i][j] >> 3 : 0;
             if (i != j && told != (member ? links : 0))
-                return hr_text_refuse(error_out, 0, "GPU%u has more than %d links, but not as many to each of its peers", gpu,
-                                      GPU_LINKS);
+                return hr_text_refuse(
+                    error_out, 0, "GPU%u has more than %d links, but not as many to each of its peers", gpu, GPU_LINKS);
         }
         switched[i] = true;
         int rc = hr_topology_join(build->topology, i, (uint32_t)element, HR_LINK_NVLINK, links, gbps,
@@ -486,8 +487,8 @@ static int compare(const struct build *build, struct hr_text_error *error_out)
                 snprintf(want, sizeof want, "%s", meeting_names[cell]);
             hr_topology_relation(build->topology, i, j, have);
             if (strcmp(want, have) != 0)
-                return hr_text_refuse(error_out, 0, "GPU%u and GPU%u: %s, but what they share with others makes it %s", j, i,
-                                      want, have);
+                return hr_text_refuse(error_out, 0, "GPU%u and GPU%u: %s, but what they share with others makes it %s",
+                                      j, i, want, have);
         }
     }
     return 0;

@@ -147,7 +147,7 @@ static int merge(struct hr_path *a, const struct hr_path *b)
     a->load = load;
     for (uint32_t i = 0; i < b->load_count; i++) {
         uint32_t k = 0;
-        while (k < a->load_count && load[k].edge != b->load[i].edge)
+        while (k < a->load_count && (load[k].edge != b->load[i].edge || load[k].leg != b->load[i].leg))
             k++;
         if (k < a->load_count)
             load[k].mbps += b->load[i].mbps;
@@ -180,9 +180,11 @@ static int take_path(const struct hr_graph *graph, uint32_t source, uint32_t des
     path.gpu[0] = (uint16_t)graph->node_gpu[source];
     for (uint32_t n = destination; n != source; n = graph->edge[label[n].edge].from) {
         uint32_t e = label[n].edge;
-        if (graph->node_gpu[n] >= 0)
-            path.gpu[leg--] = (uint16_t)graph->node_gpu[n];
-        path.load[--at] = (struct hr_path_load){e, path.mbps};
+        if (graph->node_gpu[n] >= 0) { /* `leg` is the one that ends here */
+            path.gpu[leg] = (uint16_t)graph->node_gpu[n];
+            leg--;
+        }
+        path.load[--at] = (struct hr_path_load){e, leg, path.mbps};
         path.latency_ns += graph->edge[e].latency_ns;
         flow[e] -= path.mbps;
     }
@@ -368,12 +370,12 @@ static void search_small(const struct hr_graph *graph, const struct hr_account *
 }
 
 /* Adds one leg's edges to the path: the direct edge, or the flow through what lies between. */
-static int add_leg(const struct hr_graph *graph, uint32_t from, uint32_t to, int64_t *flow, bool *closed,
-                   struct hr_path *path)
+static int add_leg(const struct hr_graph *graph, uint32_t leg, int64_t *flow, bool *closed, struct hr_path *path)
 {
     for (uint32_t n = 0; n < graph->nodes; n++)
         closed[n] = graph->node_gpu[n] >= 0;
-    int64_t all = hr_flow_solve(graph, NULL, closed, graph->gpu_node[from], graph->gpu_node[to], flow);
+    int64_t all =
+        hr_flow_solve(graph, NULL, closed, graph->gpu_node[path->gpu[leg]], graph->gpu_node[path->gpu[leg + 1]], flow);
     if (all < 0)
         return (int)all;
     for (uint32_t e = 0; e < graph->edges; e++) {
@@ -385,7 +387,7 @@ static int add_leg(const struct hr_graph *graph, uint32_t from, uint32_t to, int
         path->load = load;
         /* What the whole path carries, divided as the leg divides it. */
         int64_t part = (int64_t)((double)flow[e] * (double)path->mbps / (double)all);
-        load[path->load_count++] = (struct hr_path_load){e, part > 0 ? part : 1};
+        load[path->load_count++] = (struct hr_path_load){e, leg, part > 0 ? part : 1};
     }
     return 0;
 }
@@ -412,7 +414,7 @@ static int make_small(const struct hr_graph *graph, const struct small *at, uint
             if (graph->leg[i].to == path->gpu[leg + 1])
                 path->latency_ns += graph->leg[i].latency_ns;
         }
-        rc = add_leg(graph, path->gpu[leg], path->gpu[leg + 1], flow, closed, path);
+        rc = add_leg(graph, leg, flow, closed, path);
     }
     free(flow);
     free(closed);
@@ -446,4 +448,12 @@ int hr_route_small(const struct hr_graph *graph, const struct hr_account *accoun
     routes.mbps = routes.path[0].mbps;
     *routes_out = routes;
     return 0;
+}
+
+int hr_route_for(const struct hr_graph *graph, const struct hr_route_limits *limits, uint32_t source,
+                 uint32_t destination, uint64_t bytes, struct hr_routes *routes_out)
+{
+    if (bytes <= HR_ROUTE_SMALL_BYTES)
+        return hr_route_small(graph, limits ? limits->account : NULL, source, destination, routes_out);
+    return hr_route_large(graph, limits, source, destination, routes_out);
 }

@@ -14,6 +14,7 @@
 /* What a path puts on an edge of the graph. */
 struct hr_path_load {
     uint32_t edge;
+    uint32_t leg; /* of the path */
     int64_t mbps;
 };
 
@@ -71,6 +72,13 @@ struct hr_route_limits {
  */
 int hr_route_large(const struct hr_graph *graph, const struct hr_route_limits *limits, uint32_t source,
                    uint32_t destination, struct hr_routes *routes_out);
+
+/* What is small: transfers of up to so many bytes go the small way. */
+#define HR_ROUTE_SMALL_BYTES (UINT64_C(1) << 20)
+
+/* hr_route_small or hr_route_large, by size. */
+int hr_route_for(const struct hr_graph *graph, const struct hr_route_limits *limits, uint32_t source,
+                 uint32_t destination, uint64_t bytes, struct hr_routes *routes_out);
 
 /* The maximum flow alone: what no set of paths can exceed. 0 = unreachable; negative = error. */
 int64_t hr_route_bound_mbps(const struct hr_graph *graph, uint32_t source, uint32_t destination);

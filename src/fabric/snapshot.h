@@ -27,7 +27,7 @@ struct hr_snapshot {
     void (*destroy)(void *old);
     struct {
         void *old;
-        uint64_t epoch; /* readers that rested at or after it cannot have `old` */
+        uint64_t epoch;             /* readers that rested at or after it cannot have `old` */
     } retired[HR_SNAPSHOT_RETIRED]; /* the publisher's */
     struct hr_snapshot_reader reader[HR_SNAPSHOT_READERS];
 };

@@ -18,12 +18,12 @@
 
 #define BATCH 64
 #define MAX_CLASSES 16
-#define LOCAL_CLASS 1 /* a GPU's own memory; 0 = unreachable */
+#define EXACT_NODES 256 /* above, widths that differ by less than an eighth count as equal: no measurement is better */
 
 /* A router's answers while the search runs: keys in order of appearance, found through a hash table or directly. */
 struct answers {
     uint32_t key_bytes;
-    uint32_t count; /* numbers 2 .. count + 1 */
+    uint32_t count; /* numbers 1 .. count */
     uint32_t room;
     uint8_t *keys;
     uint32_t slots;
@@ -74,17 +74,13 @@ static bool make_classes(struct search *search)
         if (distinct == 0 || value[e] != value[distinct - 1])
             value[distinct++] = value[e];
     }
-    if (distinct <= MAX_CLASSES) {
-        memcpy(search->class_mbps, value, distinct * sizeof *value);
-        search->classes = distinct;
-    } else {
-        double ratio = pow((double)value[distinct - 1] / (double)value[0], 1.0 / MAX_CLASSES);
-        double low = (double)value[0];
-        for (uint32_t i = 0; i < distinct; i++) {
-            if (search->classes == 0 || ((double)value[i] >= low * ratio && search->classes < MAX_CLASSES)) {
-                search->class_mbps[search->classes++] = value[i];
-                low = (double)value[i];
-            }
+    double ratio = graph->nodes > EXACT_NODES ? 1.125 : 1, low = 0;
+    if (distinct > MAX_CLASSES)
+        ratio = fmax(ratio, pow((double)value[distinct - 1] / (double)value[0], 1.0 / MAX_CLASSES));
+    for (uint32_t i = 0; i < distinct; i++) {
+        if (search->classes == 0 || ((double)value[i] >= low * ratio && search->classes < MAX_CLASSES)) {
+            search->class_mbps[search->classes++] = value[i];
+            low = (double)value[i];
         }
     }
     free(value);
@@ -122,7 +118,7 @@ static bool grow_answers(struct answers *answers)
         uint32_t at = key_slot(answers, answers->keys + (size_t)i * answers->key_bytes);
         while (slot[at])
             at = (at + 1) & (slots - 1);
-        slot[at] = (uint16_t)(i + 2);
+        slot[at] = (uint16_t)(i + 1);
     }
     return true;
 }
@@ -138,7 +134,7 @@ static uint32_t add_key(struct answers *answers, const uint8_t *key)
         answers->room = room;
     }
     memcpy(answers->keys + (size_t)answers->count * answers->key_bytes, key, answers->key_bytes);
-    return ++answers->count + 1;
+    return ++answers->count;
 }
 
 /* The number of a key, new or known; 0 without memory. There are at most as many keys as owners. */
@@ -155,7 +151,7 @@ static uint32_t key_number(struct answers *answers, const uint8_t *key)
         return 0;
     uint32_t at = key_slot(answers, key);
     while (answers->slot[at]) {
-        const uint8_t *known = answers->keys + (size_t)(answers->slot[at] - 2) * answers->key_bytes;
+        const uint8_t *known = answers->keys + (size_t)(answers->slot[at] - 1) * answers->key_bytes;
         if (memcmp(known, key, answers->key_bytes) == 0)
             return answers->slot[at];
         at = (at + 1) & (answers->slots - 1);
@@ -282,11 +278,20 @@ static bool note_answers(struct search *search, uint32_t node, uint32_t first_ow
             transpose(words, keys + k * groups + g, answers->key_bytes);
         }
     }
+    uint8_t *narrow = search->tables->router[node].narrow;
+    if (answers->key_bytes == 1 && narrow && answers->slot && owners == BATCH) { /* mostly nothing is new */
+        uint32_t known = 0;
+        while (known < owners &&
+               (keys[known] == 0 || (answers->slot[keys[known]] && answers->slot[keys[known]] < 256))) {
+            narrow[first_owner + known] = (uint8_t)answers->slot[keys[known]];
+            known++;
+        }
+        if (known == owners)
+            return true;
+    }
     for (uint32_t i = 0; i < owners; i++) {
         uint32_t number = 0;
-        if ((int32_t)(first_owner + i) == graph->node_gpu[node]) {
-            number = LOCAL_CLASS;
-        } else if (search->seen[node] >> i & 1) {
+        if ((search->seen[node] >> i & 1) && (int32_t)(first_owner + i) != graph->node_gpu[node]) {
             number = key_number(answers, keys + (size_t)i * answers->key_bytes);
             if (!number)
                 return false;
@@ -400,8 +405,8 @@ static void entry_of_key(const struct search *search, uint32_t node, const uint8
         /* The way behind is at least its class wide; an edge of a class of one value is no wider than that either. */
         double part = (double)search->class_mbps[class] / (double)edge->mbps;
         for (uint32_t link = edge->first_link; link < edge->first_link + edge->links; link++)
-            rates[count++] = (struct hr_port_rate){
-                graph->link_port[link], (int64_t)((part < 1 ? part : 1) * graph->link_mbps[link] + 0.5)};
+            rates[count++] = (struct hr_port_rate){graph->link_port[link],
+                                                   (int64_t)((part < 1 ? part : 1) * graph->link_mbps[link] + 0.5)};
     }
     hr_entry_make(options, rates, count, entry_out);
 }
@@ -413,21 +418,20 @@ static bool finish_router(struct search *search, uint32_t node, const struct hr_
     const struct answers *answers = &search->answers[node];
     struct hr_entry entry;
 
-    table->entry_count = answers->count + 2;
+    table->local = search->graph->node_gpu[node];
+    table->entry_count = answers->count + 1;
     table->entry = calloc(table->entry_count, sizeof *table->entry);
     if (!table->entry)
         return false;
-    hr_entry_make(options, NULL, 0, &entry);
-    table->entry[LOCAL_CLASS] = share(pool, search->tables, &entry);
     for (uint32_t i = 0; i < answers->count; i++) {
         entry_of_key(search, node, answers->keys + (size_t)i * answers->key_bytes, options, &entry);
-        table->entry[i + 2] = share(pool, search->tables, &entry);
-        if (table->entry[i + 2] == UINT32_MAX)
+        table->entry[i + 1] = share(pool, search->tables, &entry);
+        if (table->entry[i + 1] == UINT32_MAX)
             return false;
     }
     search->tables->memory_bytes += table->entry_count * sizeof *table->entry + sizeof *table +
                                     search->tables->owners * (table->narrow ? sizeof(uint8_t) : sizeof(uint16_t));
-    return table->entry[LOCAL_CLASS] != UINT32_MAX;
+    return true;
 }
 
 /* ---- begin and end ---- */
@@ -537,6 +541,7 @@ int hr_tables_compute(const struct hr_graph *graph, const struct hr_tables_optio
     struct hr_entry *entry = realloc(search.tables->entry, search.tables->entry_count * sizeof *entry + 1);
     search.tables->entry = entry ? entry : search.tables->entry;
     search.tables->memory_bytes += sizeof *search.tables + search.tables->entry_count * sizeof *entry;
+    hr_entry_make(options, NULL, 0, &search.tables->here);
     *tables_out = search.tables;
     return 0;
 }

@@ -2,7 +2,7 @@
  * What every router (GPU or switch) does with a request: by the owner of its address, the ports that lie on shortest ways there. A
  * set of tables covers a whole machine, is computed at once and never changes; fabric/snapshot.h swaps one set for the next.
  *
- * Memory: one byte per router and owner (two where a router has more than 254 different answers); the answers themselves are shared
+ * Memory: one byte per router and owner (two where a router has more than 255 different answers); the answers themselves are shared
  * by all routers. 4096 GPUs of degree 8: 16 MiB and a few hundred KiB. Pure; errors are negative errno values; locks: none.
  */
 #ifndef HR_FABRIC_TABLES_H
@@ -16,8 +16,8 @@ enum hr_port_policy { HR_PORTS_ANY, HR_PORTS_ROUND_ROBIN, HR_PORTS_ALL, HR_PORTS
 
 /* One answer. Ports are ordered by weight, the widest first. */
 struct hr_entry {
-    uint8_t policy; /* enum hr_port_policy */
-    uint8_t port_count; /* 0 = the owner is here */
+    uint8_t policy;        /* enum hr_port_policy */
+    uint8_t port_count;    /* 0 = the owner is here */
     uint8_t address_shift; /* HR_PORTS_BY_ADDRESS: parts of 2^shift bytes go to the ports in turn */
     uint8_t reserved;
     uint32_t weight_sum;
@@ -26,10 +26,11 @@ struct hr_entry {
 };
 
 struct hr_router_table {
-    uint8_t *narrow; /* by owner: number in `entry`, 0 = unreachable; NULL if wide is used */
+    uint8_t *narrow; /* by owner: number in `entry`, 0 = here or unreachable; NULL if wide is used */
     uint16_t *wide;
     uint32_t *entry; /* the router's answers, from 1: index into the shared ones */
     uint32_t entry_count;
+    int32_t local; /* the owner that is here; -1 = none */
 };
 
 struct hr_tables {
@@ -38,6 +39,7 @@ struct hr_tables {
     uint32_t owners;  /* = GPUs */
     struct hr_router_table *router;
     struct hr_entry *entry;
+    struct hr_entry here; /* what a GPU answers for its own memory */
     uint32_t entry_count;
     size_t memory_bytes; /* of all of it */
 };
@@ -49,7 +51,7 @@ struct hr_tables_options {
 
 /*
  * Computes all tables. Where ways of equal length differ in width, weights follow the width; above 16 different widths they are
- * rounded down to 16 steps. -ENOMEM. destroy takes NULL.
+ * rounded down to 16 steps, and in machines of more than 256 elements widths within an eighth count as equal. -ENOMEM. destroy takes NULL.
  */
 int hr_tables_compute(const struct hr_graph *graph, const struct hr_tables_options *options,
                       struct hr_tables **tables_out);
@@ -61,7 +63,9 @@ static inline const struct hr_entry *hr_tables_find(const struct hr_tables *tabl
     const struct hr_router_table *table = &tables->router[router];
     uint32_t number = table->narrow ? table->narrow[owner] : table->wide ? table->wide[owner] : 0;
 
-    return number ? &tables->entry[table->entry[number]] : NULL;
+    if (number)
+        return &tables->entry[table->entry[number]];
+    return table->local == (int32_t)owner && tables->router[router].entry ? &tables->here : NULL;
 }
 
 /*

@@ -191,8 +191,7 @@ int hr_topology_set_rate(struct hr_topology *topology, uint32_t element, uint32_
     return 0;
 }
 
-uint32_t hr_topology_links(const struct hr_topology *topology, uint32_t a, uint32_t b, unsigned kinds,
-                           double *gbps_out)
+uint32_t hr_topology_links(const struct hr_topology *topology, uint32_t a, uint32_t b, unsigned kinds, double *gbps_out)
 {
     uint32_t links = 0;
     double gbps = 0;

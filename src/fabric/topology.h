@@ -52,11 +52,11 @@ struct hr_element {
     int32_t numa;
     uint32_t port_count;
     struct hr_port *ports;
-    uint64_t memory_bytes;              /* 0 = not known */
-    uint64_t base;                      /* first global address, where a source fixed it */
-    bool has_base;                      /* base was fixed */
-    uint32_t generation;                /* a GPU's "sm" (90) or, with bit 31, the number of its "gfx" name; 0 = not known */
-    char name[HR_TOPOLOGY_NAME_BYTES];  /* unique; the PCI bus id where there is one */
+    uint64_t memory_bytes; /* 0 = not known */
+    uint64_t base;         /* first global address, where a source fixed it */
+    bool has_base;         /* base was fixed */
+    uint32_t generation;   /* a GPU's "sm" (90) or, with bit 31, the number of its "gfx" name; 0 = not known */
+    char name[HR_TOPOLOGY_NAME_BYTES];      /* unique; the PCI bus id where there is one */
     char processor[HR_TOPOLOGY_NAME_BYTES]; /* of a socket: "vendor/family/model", else empty */
 };
 

@@ -307,7 +307,8 @@ static void start_link(struct reader *reader, const char **attributes, enum hr_l
     } else if (class && strncmp(class, PCI_GPU, 4) == 0) {
         link.target_kind = TO_GPU;
     } else {
-        refuse(reader, "tclass \"%.40s\" is no end of a link; accepted: 0x03.... (GPU), 0x068000 (switch), 0x068001 (CPU)",
+        refuse(reader,
+               "tclass \"%.40s\" is no end of a link; accepted: 0x03.... (GPU), 0x068000 (switch), 0x068001 (CPU)",
                class ? class : "");
         return;
     }
@@ -409,8 +410,7 @@ static void join_gpus(struct reader *reader, const struct pending_link *link, ui
     struct pending_link key = {.from = to};
 
     snprintf(key.target, sizeof key.target, "%s", topology->elements[link->from].name);
-    const struct pending_link *back =
-        bsearch(&key, reader->link, reader->link_count, sizeof *back, by_target);
+    const struct pending_link *back = bsearch(&key, reader->link, reader->link_count, sizeof *back, by_target);
     uint32_t theirs = back ? back->count : 0, most = theirs > link->count ? theirs : link->count;
     if (back && link->from > to)
         return; /* joined from the other end */
@@ -429,8 +429,7 @@ static void join_links(struct reader *reader)
     struct hr_topology *topology = reader->topology;
 
     for (uint32_t i = 0; reader->rc == 0 && i < reader->link_count; i++) {
-        if (i > 0 && by_target(&reader->link[i - 1], &reader->link[i]) == 0 &&
-            reader->link[i].target_kind != TO_CPU) {
+        if (i > 0 && by_target(&reader->link[i - 1], &reader->link[i]) == 0 && reader->link[i].target_kind != TO_CPU) {
             stop(reader, hr_text_refuse(reader->error_out, reader->link[i].line,
                                         "a second link from %s to %s; accepted: one, with a count",
                                         topology->elements[reader->link[i].from].name, reader->link[i].target));

@@ -356,6 +356,41 @@ int hr_model_run(struct hr_model *model, double until_ns)
     return 0;
 }
 
+/* ---- what is under way ---- */
+
+/* Adds the bytes that were begun and have not crossed this leg yet to the edges that it uses. */
+static void add_waiting(const struct route *route, const struct lane *lane, double *bytes)
+{
+    double waiting = 0;
+
+    for (uint32_t c = lane->done; c < route->lane[0].begun; c++)
+        waiting += c == lane->done && lane->ready > lane->done ? lane->left : (double)route->chunk[c].bytes;
+    for (uint32_t u = 0; u < lane->use_count; u++)
+        bytes[lane->use[u].edge] += waiting * lane->use[u].part;
+}
+
+int hr_model_busy_ns(const struct hr_model *model, const struct hr_routes *routes, double *busy_ns_out)
+{
+    double *bytes = calloc(model->graph->edges + 1, sizeof *bytes);
+
+    if (!bytes)
+        return -ENOMEM;
+    FOR_LANES(model, play, route, lane)
+    {
+        if (!route->dead)
+            add_waiting(route, lane, bytes);
+    }
+    for (uint32_t i = 0; i < routes->path_count; i++) {
+        busy_ns_out[i] = 0;
+        for (uint32_t k = 0; k < routes->path[i].load_count; k++) {
+            uint32_t edge = routes->path[i].load[k].edge;
+            busy_ns_out[i] = fmax(busy_ns_out[i], bytes[edge] / ((double)model->graph->edge[edge].mbps / 1000));
+        }
+    }
+    free(bytes);
+    return 0;
+}
+
 /* ---- failing ---- */
 
 static bool uses(const struct route *route, uint32_t edge)

@@ -36,6 +36,12 @@ double hr_model_end_ns(const struct hr_model *model, uint32_t plan);
  */
 int hr_model_fail(struct hr_model *model, uint32_t edge, struct hr_extent **extents_out);
 
+/*
+ * How long what is under way keeps each path of `routes` busy, for the costs of the next plan: the bytes that still have to cross the
+ * path's fullest edge, over its rate. busy_ns_out has room for all paths. -ENOMEM.
+ */
+int hr_model_busy_ns(const struct hr_model *model, const struct hr_routes *routes, double *busy_ns_out);
+
 /* What has arrived, in the order of arrival. The model's own. */
 const struct hr_extent *hr_model_delivered(const struct hr_model *model, uint32_t *count_out);
 

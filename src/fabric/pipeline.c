@@ -49,7 +49,7 @@ double hr_pipeline_path_ns(double gbps, uint32_t legs, double latency_ns, double
 static double share_within(const struct hr_plan_path *path, double ns, const struct hr_pipeline_costs *costs)
 {
     double relays = path->legs - 1, start = costs->start_ns;
-    double left = ns - path->latency_ns - start;
+    double left = ns - path->busy_ns - path->latency_ns - start;
 
     if (path->legs == 1)
         return left > 0 ? left * path->gbps : 0;
@@ -115,10 +115,15 @@ static void choose_chunks(struct hr_plan *plan, const struct hr_pipeline_costs *
         double chunk = best_chunk(path->gbps, path->legs, (double)path->bytes, costs);
         double count = ceil((double)path->bytes / fmax(chunk, GRANULE));
         double at_least = ceil((double)path->bytes / (double)costs->most_chunk_bytes);
-        if (path->legs == 1) /* cut for the sake of failures and of the order only, so it must cost little */
-            at_least = fmin(at_least, floor((double)path->bytes / path->gbps * CUT_COST / costs->start_ns));
-        if (path->legs == 1 && plan->path_count == 1)
-            at_least = 1;
+        if (path->legs ==
+            1) { /* cut for the sake of failures and of the balance between paths, as if there was a relay */
+            double relayed = best_chunk(path->gbps, 2, (double)path->bytes, costs);
+            at_least = fmax(at_least, ceil((double)path->bytes / fmax(relayed, GRANULE)));
+            if (costs->no_overlap)
+                at_least = fmin(at_least, floor((double)path->bytes / path->gbps * CUT_COST / costs->start_ns));
+            if (plan->path_count == 1)
+                at_least = 1;
+        }
         count = fmin(fmax(fmax(count, at_least), 1), MAX_CHUNKS);
         uint64_t bytes = (uint64_t)ceil((double)path->bytes / count);
         path->chunk_bytes = (bytes + GRANULE - 1) / GRANULE * GRANULE;
@@ -170,6 +175,8 @@ static int cut(struct hr_plan *plan, const struct hr_extent *extents, uint32_t e
 
     for (uint32_t i = 0; i < plan->path_count; i++)
         cutter.left[i] = plan->path[i].bytes;
+    for (uint32_t i = 0; i < plan->path_count; i++)
+        cutter.busy_ns[i] = plan->path[i].busy_ns;
     for (uint32_t i = 0; i < extent_count; i++) {
         uint64_t offset = extents[i].offset, left = extents[i].bytes;
         while (left > 0) {
@@ -194,7 +201,7 @@ static void predict(struct hr_plan *plan, const struct hr_pipeline_costs *costs)
         const struct hr_plan_path *path = &plan->path[i];
         double chunk = (double)(path->chunk_bytes < path->bytes ? path->chunk_bytes : path->bytes);
         double starts = costs->no_overlap ? path->chunks : 1;
-        double ns = path->latency_ns + (double)path->bytes / path->gbps + starts * costs->start_ns +
+        double ns = path->busy_ns + path->latency_ns + (double)path->bytes / path->gbps + starts * costs->start_ns +
                     (path->legs - 1) * (chunk / path->gbps + costs->start_ns);
         plan->predicted_ns = fmax(plan->predicted_ns, ns);
     }
@@ -212,8 +219,11 @@ int hr_pipeline_plan(const struct hr_routes *routes, const struct hr_extent *ext
         return -EINVAL;
     for (uint32_t i = 0; i < routes->path_count; i++) {
         const struct hr_path *path = &routes->path[i];
-        plan.path[i] = (struct hr_plan_path){
-            .route = i, .legs = path->legs, .gbps = (double)path->mbps / 1000, .latency_ns = path->latency_ns};
+        plan.path[i] = (struct hr_plan_path){.route = i,
+                                             .legs = path->legs,
+                                             .gbps = (double)path->mbps / 1000,
+                                             .latency_ns = path->latency_ns,
+                                             .busy_ns = costs.busy_ns ? costs.busy_ns[i] : 0};
     }
     divide(&plan, &costs);
     leave_out_idle(&plan);

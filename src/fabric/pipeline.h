@@ -16,6 +16,8 @@ struct hr_pipeline_costs {
     bool no_overlap; /* a path's next copy on a leg cannot be started while one moves */
     uint32_t slots;  /* chunks that a relay holds for a path; 0 = 3: with two, starting a copy shows between chunks */
     uint64_t most_chunk_bytes; /* 0 = 16 MiB: what a failing link costs at most; a single direct path is not cut */
+    const double
+        *busy_ns; /* by path of the routes: how long what is under way already keeps it busy; NULL = not at all */
 };
 
 struct hr_extent {
@@ -28,6 +30,7 @@ struct hr_plan_path {
     uint32_t legs;
     double gbps;
     double latency_ns;
+    double busy_ns;       /* before it can begin */
     uint64_t bytes;       /* its share */
     uint64_t chunk_bytes; /* of all its chunks but the last and those at the ends of extents */
     uint32_t chunks;

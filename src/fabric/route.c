@@ -41,13 +41,29 @@ void hr_account_finish(struct hr_account *account)
     *account = (struct hr_account){0};
 }
 
+/* Whether an earlier load of the same routes is on the same edge: a transfer is one user of an edge, however many paths it has there. */
+static bool counted(const struct hr_routes *routes, uint32_t path, uint32_t index)
+{
+    uint32_t edge = routes->path[path].load[index].edge;
+
+    for (uint32_t i = 0; i <= path; i++) {
+        uint32_t end = i == path ? index : routes->path[i].load_count;
+        for (uint32_t k = 0; k < end; k++) {
+            if (routes->path[i].load[k].edge == edge)
+                return true;
+        }
+    }
+    return false;
+}
+
 static void book(struct hr_account *account, const struct hr_routes *routes, int sign)
 {
     for (uint32_t i = 0; i < routes->path_count; i++) {
         for (uint32_t k = 0; k < routes->path[i].load_count; k++) {
             const struct hr_path_load *load = &routes->path[i].load[k];
             account->mbps[load->edge] += sign * load->mbps;
-            account->users[load->edge] += (uint32_t)sign;
+            if (!counted(routes, i, k))
+                account->users[load->edge] += (uint32_t)sign;
         }
     }
 }

@@ -124,7 +124,8 @@ static bool search(struct solver *solver, uint32_t source, uint32_t destination)
             solver->from[arc->to] = node;
             if (!solver->queued[arc->to]) {
                 solver->queued[arc->to] = true;
-                solver->queue[(head + waiting++) % nodes] = arc->to;
+                uint32_t tail = head + waiting++;
+                solver->queue[tail < nodes ? tail : tail - nodes] = arc->to;
             }
         }
     }

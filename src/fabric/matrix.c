@@ -246,9 +246,9 @@ static bool read_relation(const char *cell, uint16_t *value_out)
         *value_out = (uint16_t)(links << 3);
         return true;
     }
-    for (uint16_t i = 0; i < MEETINGS; i++) {
+    for (int i = 0; i < MEETINGS; i++) {
         if (strcmp(cell, meeting_names[i]) == 0) {
-            *value_out = i;
+            *value_out = (uint16_t)i;
             return true;
         }
     }
@@ -530,7 +530,7 @@ static int build(const struct matrix *matrix, double gbps, struct hr_topology *t
 /* `nvidia-smi` underlines its header with escape sequences; they are left out. The copy is the caller's. */
 static char *without_escapes(const char *text, size_t bytes, size_t *bytes_out)
 {
-    char *plain = malloc(bytes + 1);
+    char *plain = calloc(bytes + 1, 1);
     size_t count = 0;
 
     for (size_t i = 0; plain && i < bytes; i++) {

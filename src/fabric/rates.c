@@ -116,14 +116,15 @@ void hr_rates_pcie_nearest(double gbps, double *gts_out, uint32_t *width_out)
 
 double hr_rates_socket_gbps(const char *processor)
 {
-    unsigned family, model;
+    static const char maker[] = "/GenuineIntel/6/"; /* family 6 */
+    uint64_t model;
 
     if (strncmp(processor, "ppc64", 5) == 0)
         return 32;
     if (strstr(processor, "/AuthenticAMD/"))
         return 16;
-    const char *intel = strstr(processor, "/GenuineIntel/");
-    if (intel && sscanf(intel, "/GenuineIntel/%3u/%3u", &family, &model) == 2 && family == 6 && model >= 0x8f)
+    const char *intel = strstr(processor, maker);
+    if (intel && hr_text_unsigned(intel + sizeof maker - 1, 0x8f, UINT32_MAX, &model))
         return 22;
     return 10;
 }

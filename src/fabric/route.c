@@ -156,7 +156,7 @@ static bool same_gpus(const struct hr_path *a, const struct hr_path *b)
 /* Adds b's rate and loads to a; edges that both use are added up. */
 static int merge(struct hr_path *a, const struct hr_path *b)
 {
-    struct hr_path_load *load = realloc(a->load, (a->load_count + b->load_count) * sizeof *load);
+    struct hr_path_load *load = realloc(a->load, (a->load_count + b->load_count + 1) * sizeof *load);
 
     if (!load)
         return -ENOMEM;
@@ -187,7 +187,7 @@ static int take_path(const struct hr_graph *graph, uint32_t source, uint32_t des
         path.legs += graph->node_gpu[n] >= 0;
     }
     path.gpu = calloc(path.legs + 1, sizeof *path.gpu);
-    path.load = calloc(path.load_count, sizeof *path.load);
+    path.load = calloc(path.load_count + 1, sizeof *path.load);
     if (!path.gpu || !path.load) {
         path_finish(&path);
         return -ENOMEM;

@@ -374,7 +374,7 @@ static bool grow_pool(struct pool *pool, struct hr_tables *tables)
 /* Index of an entry among the shared ones; UINT32_MAX without memory. */
 static uint32_t share(struct pool *pool, struct hr_tables *tables, const struct hr_entry *entry)
 {
-    if (tables->entry_count == pool->room && !grow_pool(pool, tables))
+    if ((!pool->slot || tables->entry_count == pool->room) && !grow_pool(pool, tables))
         return UINT32_MAX;
     uint32_t at = (uint32_t)entry_hash(entry) & (pool->slots - 1);
     while (pool->slot[at]) {

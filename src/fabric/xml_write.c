@@ -92,9 +92,10 @@ static void write_pci(struct writer *writer, uint32_t number, double gbps, int d
 
     if (gbps > 0)
         hr_rates_pcie_nearest(gbps, &gts, &width);
+    uint32_t tenths = (uint32_t)(gts * 10 + 0.5); /* whole numbers, so that no locale's decimal point gets in */
     indent(writer, depth);
-    hr_text_add(&writer->text, "<pci busid=\"%s\" class=\"%s\" link_speed=\"%.1f GT/s PCIe\" link_width=\"%u\">\n",
-                element->name, classes[element->kind], gts, width);
+    hr_text_add(&writer->text, "<pci busid=\"%s\" class=\"%s\" link_speed=\"%u.%u GT/s PCIe\" link_width=\"%u\">\n",
+                element->name, classes[element->kind], tenths / 10, tenths % 10, width);
     if (element->kind == HR_ELEMENT_GPU)
         write_gpu(writer, element, depth + 1);
     else

@@ -245,6 +245,48 @@ Test(pipeline, transfers_that_share_edges_share_them)
     hr_topology_destroy(topology);
 }
 
+/* Every GPU sends the same amount to every other at once, over the paths that were computed for that. */
+static double all_to_all_part(const char *name, uint64_t bytes_each)
+{
+    struct hr_topology *topology = read_machine(name);
+    struct hr_graph *graph = hr_graph_compile(topology, HR_LINKS_FABRIC);
+    struct hr_model *model = hr_model_create(graph, NULL);
+    struct hr_all_to_all all;
+    uint32_t arrived;
+    uint64_t sum = 0, pairs = 0;
+
+    cr_assert_eq(hr_route_all_to_all(graph, 0.02, &all), 0);
+    for (uint32_t pair = 0; pair < all.gpus * all.gpus; pair++) {
+        if (all.routes[pair].path_count == 0)
+            continue;
+        struct hr_plan plan = plan_whole(&all.routes[pair], bytes_each);
+        cr_assert_geq(hr_model_begin(model, &plan, &all.routes[pair]), 0);
+        hr_plan_finish(&plan);
+        pairs++;
+    }
+    cr_assert_eq(hr_model_run(model, INFINITY), 0);
+    const struct hr_extent *delivered = hr_model_delivered(model, &arrived);
+    for (uint32_t i = 0; i < arrived; i++)
+        sum += delivered[i].bytes;
+    cr_expect_eq(sum, bytes_each * pairs);
+    double part = (double)bytes_each / hr_model_now_ns(model) / (all.bound_mbps / 1000);
+    hr_all_to_all_finish(&all);
+    hr_model_destroy(model);
+    hr_graph_destroy(graph);
+    hr_topology_destroy(topology);
+    return part;
+}
+
+Test(pipeline, all_to_all_reaches_90_percent_of_its_bound)
+{
+    static const char *const names[] = {"dgx1v", "a100x4", "square4", "mi250x", "mi300x"};
+
+    for (size_t i = 0; i < (getenv("HEADROOM_TEST_LONG") ? 5 : 3); i++) {
+        double part = all_to_all_part(names[i], 256 * MIB);
+        cr_expect(part >= 0.90 && part <= 1, "%s: %.3f", names[i], part);
+    }
+}
+
 /* All links between the edge's two GPUs fail, both ways. */
 static void take_down(struct hr_topology *topology, uint32_t a, uint32_t b)
 {

@@ -120,6 +120,49 @@ Test(route, large_transfers_get_the_maximum_flow_of_random_graphs)
               most);
 }
 
+/*
+ * A flow is cheapest exactly if no circle of edges, forward where there is room and backward where there is flow, costs less than
+ * nothing. Costs are legs first, links second.
+ */
+static bool is_cheapest(const struct hr_graph *graph, const int64_t *flow)
+{
+    int64_t cost[MAX_NODES] = {0};
+    bool changed = true;
+
+    for (uint32_t round = 0; changed && round <= graph->nodes; round++) {
+        changed = false;
+        for (uint32_t e = 0; e < graph->edges; e++) {
+            const struct hr_edge *edge = &graph->edge[e];
+            int64_t price = 1 + (graph->node_gpu[edge->to] >= 0 ? 10000 : 0);
+            if (flow[e] < edge->mbps && cost[edge->from] + price < cost[edge->to]) {
+                cost[edge->to] = cost[edge->from] + price;
+                changed = true;
+            }
+            if (flow[e] > 0 && cost[edge->to] - price < cost[edge->from]) {
+                cost[edge->from] = cost[edge->to] - price;
+                changed = true;
+            }
+        }
+    }
+    return !changed;
+}
+
+Test(route, the_maximum_flow_is_the_one_of_fewest_hops)
+{
+    uint64_t state = 13;
+
+    for (uint32_t round = 0; round < 300; round++) {
+        struct hr_topology *topology = random_topology(&state, 6 + random_below(&state, MAX_NODES - 6));
+        struct hr_graph *graph = hr_graph_compile(topology, HR_LINKS_FABRIC);
+        int64_t *flow = calloc(graph->edges + 1, sizeof *flow);
+        hr_flow_solve(graph, NULL, NULL, graph->gpu_node[0], graph->gpu_node[1], flow);
+        cr_assert(is_cheapest(graph, flow), "round %u", round);
+        free(flow);
+        hr_graph_destroy(graph);
+        hr_topology_destroy(topology);
+    }
+}
+
 /* Legs and width of the best single path by trying all simple paths. */
 static void try_all(const struct hr_graph *graph, uint32_t gpu, uint32_t target, bool *passed, uint32_t legs,
                     int64_t width, uint32_t *legs_out, int64_t *width_out)

@@ -75,8 +75,12 @@ static bool make_classes(struct search *search)
             value[distinct++] = value[e];
     }
     double ratio = graph->nodes > EXACT_NODES ? 1.125 : 1, low = 0;
+    double step = (double)value[distinct ? distinct - 1 : 0] / (double)(value[0] ? value[0] : 1);
+    for (uint32_t classes = 1; classes < MAX_CLASSES; classes *= 2)
+        step = sqrt(
+            step); /* the root of the whole ratio that gives MAX_CLASSES steps; no pow, whose symbol is a new one */
     if (distinct > MAX_CLASSES)
-        ratio = fmax(ratio, pow((double)value[distinct - 1] / (double)value[0], 1.0 / MAX_CLASSES));
+        ratio = fmax(ratio, step);
     for (uint32_t i = 0; i < distinct; i++) {
         if (search->classes == 0 || ((double)value[i] >= low * ratio && search->classes < MAX_CLASSES)) {
             search->class_mbps[search->classes++] = value[i];

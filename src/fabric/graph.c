@@ -108,25 +108,37 @@ static uint32_t reach(const struct hr_graph *graph, uint32_t gpu, uint32_t *seen
     return count;
 }
 
-/* How many GPUs lie behind the switches of a GPU: with direct links only, its edges are its legs. */
-static bool all_direct(const struct hr_graph *graph, uint32_t node)
+/*
+ * Rate of a leg that passes one switch at most: such ways share no edge, so what they carry adds up. -1: some switch leads to
+ * another, and only a flow tells.
+ */
+static int64_t add_up_leg(const struct hr_graph *graph, uint32_t from, uint32_t to)
 {
-    for (uint32_t e = graph->first_edge[node]; e < graph->first_edge[node + 1]; e++) {
-        if (graph->node_gpu[graph->edge[e].to] < 0)
-            return false;
+    int64_t sum = 0;
+
+    for (uint32_t e = graph->first_edge[from]; e < graph->first_edge[from + 1]; e++) {
+        uint32_t between = graph->edge[e].to;
+        if (between == to)
+            sum += graph->edge[e].mbps;
+        if (graph->node_gpu[between] >= 0)
+            continue;
+        for (uint32_t f = graph->first_edge[between]; f < graph->first_edge[between + 1]; f++) {
+            if (graph->node_gpu[graph->edge[f].to] < 0)
+                return -1;
+            if (graph->edge[f].to == to)
+                sum += graph->edge[f].mbps < graph->edge[e].mbps ? graph->edge[f].mbps : graph->edge[e].mbps;
+        }
     }
-    return true;
+    return sum;
 }
 
 static bool measure_leg(const struct hr_graph *graph, uint32_t gpu, bool *closed, struct hr_leg *leg)
 {
     uint32_t from = graph->gpu_node[gpu], to = graph->gpu_node[leg->to];
 
-    if (all_direct(graph, from)) {
-        leg->mbps = graph->edge[hr_graph_edge(graph, from, to)].mbps;
-        return true;
-    }
-    leg->mbps = hr_flow_solve(graph, NULL, closed, from, to, NULL);
+    leg->mbps = add_up_leg(graph, from, to);
+    if (leg->mbps < 0)
+        leg->mbps = hr_flow_solve(graph, NULL, closed, from, to, NULL);
     return leg->mbps >= 0;
 }
 

@@ -216,6 +216,31 @@ Test(route, small_transfers_get_the_widest_of_the_shortest_paths)
     cr_expect_gt(reached, 100);
 }
 
+Test(route, a_leg_carries_what_flows_between_two_gpus_without_a_third)
+{
+    uint64_t state = 14;
+    uint32_t legs = 0;
+
+    for (uint32_t round = 0; round < 200; round++) {
+        struct hr_topology *topology = random_topology(&state, 4 + random_below(&state, MAX_NODES - 4));
+        struct hr_graph *graph = hr_graph_compile(topology, HR_LINKS_FABRIC);
+        bool closed[MAX_NODES];
+        for (uint32_t n = 0; n < graph->nodes; n++)
+            closed[n] = graph->node_gpu[n] >= 0;
+        for (uint32_t a = 0; a < graph->gpus; a++) {
+            for (uint32_t i = graph->first_leg[a]; i < graph->first_leg[a + 1]; i++) {
+                int64_t want =
+                    hr_flow_solve(graph, NULL, closed, graph->gpu_node[a], graph->gpu_node[graph->leg[i].to], NULL);
+                cr_assert_eq(graph->leg[i].mbps, want);
+                legs++;
+            }
+        }
+        hr_graph_destroy(graph);
+        hr_topology_destroy(topology);
+    }
+    cr_expect_gt(legs, 1000);
+}
+
 /* Mean over all pairs of one path's part of the maximum flow; the paths of every pair are checked on the way. */
 static double single_path_part(const char *name, uint32_t *pairs_out)
 {

@@ -93,6 +93,7 @@ find_missing() {
     pkg-config --exists libcjson 2>/dev/null || missing+=(libcjson-dev)
     pkg-config --exists expat 2>/dev/null || missing+=(libexpat1-dev)
     has_header uthash.h || missing+=(uthash-dev)
+    has_header expat.h || missing+=(libexpat1-dev)
     pkg-config --exists criterion 2>/dev/null || missing+=(libcriterion-dev)
     if [ "$tests" = yes ]; then
         have clang-tidy || missing+=(clang-tidy)

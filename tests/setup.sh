@@ -91,7 +91,9 @@ find_missing() {
     have cmp || missing+=(diffutils)
     pkg-config --exists libunwind 2>/dev/null || missing+=(libunwind-dev)
     pkg-config --exists libcjson 2>/dev/null || missing+=(libcjson-dev)
+    pkg-config --exists expat 2>/dev/null || missing+=(libexpat1-dev)
     has_header uthash.h || missing+=(uthash-dev)
+    has_header expat.h || missing+=(libexpat1-dev)
     pkg-config --exists criterion 2>/dev/null || missing+=(libcriterion-dev)
     if [ "$tests" = yes ]; then
         have clang-tidy || missing+=(clang-tidy)

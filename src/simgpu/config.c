@@ -1,5 +1,7 @@
 /* The settings: all of simgpu's environment variables are read here, once, by cuInit. */
 #include "simgpu/check.h"
+#include "simgpu/linkfault.h"
+#include "simgpu/topology.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -81,66 +83,138 @@ static CUresult bad(const char *variable, const char *value, size_t bytes, const
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult parse_machine_field(struct sg_config *c, const char *at, size_t bytes)
+#define FIELDS "expected vram=SIZE, gpus=1..8, host=SIZE, seed=N or replay=N"
+
+/* What is looked at when all fields are known. */
+struct machine_text {
+    const char *topo, *model;
+    size_t topo_bytes, model_bytes;
+    uint64_t gpus;
+};
+
+static CUresult parse_number_field(struct sg_config *c, struct machine_text *t, const char *at, size_t key,
+                                   const char *value, size_t bytes)
+{
+    uint64_t n;
+    if (key == 6 && !memcmp(at, "replay", 6)) {
+        if (!parse_number(value, bytes, &n))
+            return bad("SIMGPU", at, key + 1 + bytes, "replay takes a number");
+        c->seed = n;
+        c->replay = true;
+    } else if (key == 4 && !memcmp(at, "seed", 4)) {
+        if (!parse_number(value, bytes, &n))
+            return bad("SIMGPU", at, key + 1 + bytes, "seed takes a number");
+        c->seed = n;
+    } else if (key == 4 && !memcmp(at, "gpus", 4)) {
+        if (!parse_number(value, bytes, &t->gpus) || t->gpus < 1 || t->gpus > SG_MAX_DEVICES)
+            return bad("SIMGPU", at, key + 1 + bytes, "gpus takes a number from 1 to 8");
+    } else {
+        return bad("SIMGPU", at, key + 1 + bytes, FIELDS);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult parse_machine_field(struct sg_config *c, struct machine_text *t, const char *at, size_t bytes)
 {
     const char *eq = memchr(at, '=', bytes);
     if (!eq)
-        return bad("SIMGPU", at, bytes, "expected vram=SIZE, gpus=1..8, host=SIZE, seed=N or replay=N");
+        return bad("SIMGPU", at, bytes, FIELDS);
     size_t key = (size_t)(eq - at), value = bytes - key - 1;
     uint64_t n;
     if (key == 4 && !memcmp(at, "vram", 4)) {
         if (!parse_size(eq + 1, value, &n) || n < 4 * SG_PAGE_BYTES)
             return bad("SIMGPU", at, bytes, "vram takes a size of at least 8M, such as 64M or 2G");
         c->vram_bytes = n & ~(SG_PAGE_BYTES - 1);
-    } else if (key == 4 && !memcmp(at, "gpus", 4)) {
-        if (!parse_number(eq + 1, value, &n) || n < 1 || n > SG_MAX_DEVICES)
-            return bad("SIMGPU", at, bytes, "gpus takes a number from 1 to 8");
-        c->gpus = (int)n;
     } else if (key == 4 && !memcmp(at, "host", 4)) {
         if (!parse_size(eq + 1, value, &n))
             return bad("SIMGPU", at, bytes, "host takes a size, such as 512M or 2G");
         c->host_bytes = n;
-    } else if (key == 6 && !memcmp(at, "replay", 6)) {
-        if (!parse_number(eq + 1, value, &n))
-            return bad("SIMGPU", at, bytes, "replay takes a number");
-        c->seed = n;
-        c->replay = true;
-    } else if (key == 4 && !memcmp(at, "seed", 4)) {
-        if (!parse_number(eq + 1, value, &n))
-            return bad("SIMGPU", at, bytes, "seed takes a number");
-        c->seed = n;
+    } else if (key == 4 && !memcmp(at, "topo", 4)) {
+        t->topo = eq + 1;
+        t->topo_bytes = value;
+    } else if (key == 5 && !memcmp(at, "model", 5)) {
+        t->model = eq + 1;
+        t->model_bytes = value;
     } else {
-        return bad("SIMGPU", at, bytes, "expected vram=SIZE, gpus=1..8, host=SIZE, seed=N or replay=N");
+        return parse_number_field(c, t, at, key, eq + 1, value);
     }
+    return CUDA_SUCCESS;
+}
+
+/* The first word: a card's model or a machine. */
+static CUresult parse_machine_name(struct sg_config *c, const char *text, size_t bytes)
+{
+    const struct sg_model *model = sg_model_find(text, bytes);
+    if (model) {
+        c->model = model;
+        return CUDA_SUCCESS;
+    }
+    c->topology = sg_topology_find(text, bytes);
+    if (!c->topology) {
+        char accepted[320];
+        snprintf(accepted, sizeof accepted, "known models are %s; known machines are %s", sg_model_names(),
+                 sg_topology_names());
+        return bad("SIMGPU", text, bytes, accepted);
+    }
+    c->model = c->topology->model;
+    return CUDA_SUCCESS;
+}
+
+static CUresult read_topology(struct sg_config *c, const struct machine_text *t)
+{
+    char path[4096], why[200];
+    const struct sg_model *model = t->model ? sg_model_find(t->model, t->model_bytes) : NULL;
+    if (t->model && !model) {
+        snprintf(why, sizeof why, "known models are %s", sg_model_names());
+        return bad("SIMGPU", t->model, t->model_bytes, why);
+    }
+    if (c->topology || t->topo_bytes >= sizeof path)
+        return bad("SIMGPU", t->topo, t->topo_bytes, "topo takes a file of its own, in place of a machine's name");
+    snprintf(path, sizeof path, "%.*s", (int)t->topo_bytes, t->topo);
+    c->topology = sg_topology_read(path, model, why, sizeof why);
+    if (!c->topology)
+        return bad("SIMGPU", t->topo, t->topo_bytes, why);
+    c->model = c->topology->model;
+    return CUDA_SUCCESS;
+}
+
+static CUresult finish_machine(struct sg_config *c, const struct machine_text *t)
+{
+    if (t->model && !t->topo)
+        return bad("SIMGPU", t->model, t->model_bytes, "model=NAME says what the cards of topo=FILE are");
+    CUresult r = t->topo ? read_topology(c, t) : CUDA_SUCCESS;
+    if (r)
+        return r;
+    uint64_t most = c->topology ? (uint64_t)c->topology->cards : 8;
+    if (t->gpus > most) {
+        char accepted[64], value[24];
+        snprintf(accepted, sizeof accepted, "gpus takes a number from 1 to %d", (int)most);
+        int bytes = snprintf(value, sizeof value, "gpus=%d", (int)t->gpus);
+        return bad("SIMGPU", value, (size_t)bytes, accepted);
+    }
+    c->gpus = (int)(t->gpus ? t->gpus : c->topology ? most : 1);
+    if (!c->vram_bytes)
+        c->vram_bytes = c->model->vram_bytes;
     return CUDA_SUCCESS;
 }
 
 static CUresult parse_machine(struct sg_config *c, const char *text)
 {
+    struct machine_text t = {NULL, NULL, 0, 0, 0};
     c->model = sg_model_find("h200", 4);
     bool first = true;
     while (text && *text) {
         size_t bytes = strcspn(text, ",");
-        const struct sg_model *model = first ? sg_model_find(text, bytes) : NULL;
-        if (model) {
-            c->model = model;
-        } else if (first && !memchr(text, '=', bytes)) {
-            char accepted[160];
-            snprintf(accepted, sizeof accepted, "known models are %s", sg_model_names());
-            return bad("SIMGPU", text, bytes, accepted);
-        } else {
-            CUresult r = parse_machine_field(c, text, bytes);
-            if (r)
-                return r;
-        }
+        CUresult r = first && !memchr(text, '=', bytes) ? parse_machine_name(c, text, bytes)
+                                                        : parse_machine_field(c, &t, text, bytes);
+        if (r)
+            return r;
         first = false;
         text += bytes;
         if (*text == ',' && !*++text)
             return bad("SIMGPU", ",", 1, "nothing follows the last comma");
     }
-    if (!c->vram_bytes)
-        c->vram_bytes = c->model->vram_bytes;
-    return CUDA_SUCCESS;
+    return finish_machine(c, &t);
 }
 
 /* "cuMemcpyHtoDAsync_v2_ptsz" -> "cuMemcpyHtoDAsync" */
@@ -270,7 +344,6 @@ static CUresult parse_switches(struct sg_config *c)
 CUresult sg_config_read(struct sg_config *c)
 {
     memset(c, 0, sizeof *c);
-    c->gpus = 1;
     c->seed = 1;
     c->log_level = SG_LOG_WARN;
     c->host_bytes = mem_available_bytes();
@@ -281,6 +354,10 @@ CUresult sg_config_read(struct sg_config *c)
         r = parse_machine(c, getenv("SIMGPU"));
     if (!r)
         r = parse_fails(c, getenv("SIMGPU_FAIL"));
+    const char *at, *why;
+    size_t bytes;
+    if (!r && !sg_linkfault_read(c, &at, &bytes, &why))
+        r = bad("SIMGPU_LINK", at, bytes, why);
     return r;
 }
 

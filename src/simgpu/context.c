@@ -358,8 +358,7 @@ static CUresult synchronize(CUcontext handle)
     uint64_t id = c->object.id;
     if (!c->sticky)
         sg_wait_context(c);
-    c = sg_object_find(id, SG_CONTEXT); /* another thread may have destroyed it meanwhile */
-    return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    return sg_leave(sg_context_tell(id));
 }
 
 CUresult cuCtxSynchronize(void)

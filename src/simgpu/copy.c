@@ -305,8 +305,7 @@ CUresult sg_copy_between(struct sg_stream *s, CUcontext dst_context, CUcontext s
     s = sg_object_find(stream_id, SG_STREAM);
     if (!r && s)
         sg_wait_ticket(s, s->submitted);
-    struct sg_context *c = sg_object_find(context_id, SG_CONTEXT);
-    return r ? r : c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return r ? r : sg_context_tell(context_id);
 }
 
 static CUresult peer(const char *function, struct peer_args args, CUstream stream, bool per_thread, bool async)

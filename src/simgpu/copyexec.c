@@ -1,5 +1,7 @@
 /* Carrying out copies and fills: through the page tables, page by page, with no lock held. */
 #include "simgpu/check.h"
+#include "simgpu/fabric.h"
+#include "simgpu/linkfault.h"
 
 #include <string.h>
 
@@ -80,7 +82,7 @@ static bool is_unseen(int device, uint64_t va)
     return pinned;
 }
 
-static void move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_device, size_t bytes)
+void sg_move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_device, size_t bytes)
 {
     uint8_t piece[4096];
     if (to_device && from_device) {
@@ -106,12 +108,27 @@ static bool is_unseen(int device, uint64_t va)
     return false;
 }
 
-static void move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_device, size_t bytes)
+void sg_move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_device, size_t bytes)
 {
     (void)to_device, (void)from_device;
     memmove(to, from, bytes);
 }
 #endif
+
+/* Takes bytes from one card's memory to another's over the node; how many got there. */
+static size_t carry(int from, int to, bool direct, const uint8_t *d, size_t bytes, struct sg_moved *moved)
+{
+    const struct sg_pool *pool = &sg.devices[to].pool;
+    if (!sg.config.topology)
+        return bytes;
+    uint64_t offset = (uint64_t)(d - pool->alias), done = 0; /* exportable memory has no place of its own: anywhere */
+    if (d < pool->alias || offset + bytes > (uint64_t)pool->frames << SG_PAGE_SHIFT)
+        offset = (uint64_t)(uintptr_t)d % ((uint64_t)pool->frames << SG_PAGE_SHIFT) & ~(SG_PAGE_BYTES - 1);
+    struct sg_carry c = {from, to, offset, bytes, moved->turn, direct};
+    moved->link_error = sg_node_carry(&c, &moved->usage, &done);
+    moved->turn += (bytes + 65535) >> 16;
+    return (size_t)done;
+}
 
 static bool copy_row(const struct sg_copy *c, uint64_t dst, uint64_t src, struct sg_moved *moved, uint64_t *bad_out)
 {
@@ -124,8 +141,28 @@ static bool copy_row(const struct sg_copy *c, uint64_t dst, uint64_t src, struct
             *bad_out = s ? dst : src;
             return false;
         }
-        move_bytes(d, is_unseen(c->dst_device, dst), s, is_unseen(c->src_device, src), bytes);
-        moved->bytes[direction(from, c->src_device, to, c->dst_device)] += bytes;
+        enum sg_direction way = direction(from, c->src_device, to, c->dst_device);
+        size_t wanted = bytes;
+        bool corrupt = false;
+        if (way == SG_P2P && (sg.config.topology || sg_linkfault_any_path())) {
+            int src_owner = sg_page_owner(&sg.devices[c->src_device].pagetable, src);
+            int dst_owner = sg_page_owner(&sg.devices[c->dst_device].pagetable, dst);
+            if (src_owner == dst_owner || src_owner < 0 || dst_owner < 0) {
+                way = SG_D2D; /* another card's, within its memory */
+            } else {
+                bool direct = sg_node_is_direct(src_owner, dst_owner, dst, src);
+                corrupt = direct && sg_linkfault_path(src_owner, dst_owner) & SG_PATH_CORRUPT;
+                bytes = carry(src_owner, dst_owner, direct, d, bytes, moved);
+            }
+        }
+        sg_move_bytes(d, is_unseen(c->dst_device, dst), s, is_unseen(c->src_device, src), bytes);
+        if (corrupt)
+            sg_linkfault_corrupt(d, bytes);
+        moved->bytes[way] += bytes;
+        if (bytes < wanted) {
+            *bad_out = dst + bytes;
+            return false;
+        }
         src += bytes;
         dst += bytes;
         left -= bytes;
@@ -156,7 +193,7 @@ static void fill_bytes(uint8_t *at, size_t bytes, uint32_t value, unsigned eleme
     for (size_t done = 0; done < bytes; done += first) {
         if (first > bytes - done)
             first = bytes - done;
-        move_bytes(at + done, true, pattern, true, first);
+        sg_move_bytes(at + done, true, pattern, true, first);
     }
 }
 
@@ -172,7 +209,18 @@ bool sg_fill_execute(const struct sg_fill *f, struct sg_moved *moved, uint64_t *
                 *bad_out = dst;
                 return false;
             }
+            size_t wanted = bytes;
+            int owner =
+                sg.config.topology && tier == SG_TIER_PEER ? sg_page_owner(&sg.devices[f->device].pagetable, dst) : -1;
+            if (owner >= 0)
+                bytes = carry(f->device, owner, true, d, bytes, moved);
+            if (bytes < wanted)
+                bytes &= ~(size_t)3;
             fill_bytes(d, bytes, f->value, f->element_bytes);
+            if (bytes < wanted) {
+                *bad_out = dst + bytes;
+                return false;
+            }
             moved->bytes[tier == SG_TIER_VRAM ? SG_D2D : tier == SG_TIER_HOST ? SG_D2H : SG_P2P] += bytes;
             dst += bytes;
             left -= bytes;

@@ -1,5 +1,7 @@
 /* cuInit and what can be asked of a device. */
+#include "simgpu/fabric.h"
 #include "simgpu/sim.h"
+#include "simgpu/smi.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,9 +25,20 @@ static int count_numa_nodes(void)
     return n + 1;
 }
 
+CUresult sg_config_once(void)
+{
+    static bool tried;
+    static CUresult result;
+    if (!tried) {
+        tried = true;
+        result = sg_config_read(&sg.config);
+    }
+    return result;
+}
+
 static CUresult start(void)
 {
-    CUresult r = sg_config_read(&sg.config);
+    CUresult r = sg_config_once();
     if (r)
         return r;
     sg.device_count = sg.config.gpus;
@@ -33,7 +46,7 @@ static CUresult start(void)
     sg.call_random = sg.config.seed;
     sg.numa_nodes = count_numa_nodes();
     sg.pid = (uint64_t)getpid();
-    r = sg_address_init();
+    r = sg_node_start() ? CUDA_ERROR_OUT_OF_MEMORY : sg_address_init();
     if (!r)
         r = sg_pool_init(&sg.host_pool, SG_ON_HOST, sg.config.host_bytes);
     for (int i = 0; i < sg.device_count && !r; i++) {
@@ -42,6 +55,8 @@ static CUresult start(void)
         pthread_cond_init(&d->host_cv, NULL);
         r = sg_pool_init(&d->pool, i, sg.config.vram_bytes);
     }
+    if (!r)
+        sg_smi_publish();
     if (!r)
         atomic_store_explicit(&sg.ready, true, memory_order_release);
     return r;
@@ -113,20 +128,24 @@ CUresult cuDeviceGetName(char *name, int len, CUdevice device)
     return r;
 }
 
-static CUresult get_uuid(const char *function, CUuuid *uuid, CUdevice device)
+void sg_device_uuid(int device, uint8_t *bytes)
 {
-    CUresult r = enter_device(function, device, uuid);
-    if (r)
-        return r;
     uint64_t x = 0x51319600 + (uint64_t)device;
     for (const char *c = sg.config.model->key; *c; c++)
         x = (x ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
     for (int i = 0; i < 16; i++) {
         x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        uuid->bytes[i] = (char)(x >> 56);
+        bytes[i] = (uint8_t)(x >> 56);
     }
-    uuid->bytes[15] = (char)device; /* distinct within a machine whatever the mixing does */
-    return CUDA_SUCCESS;
+    bytes[15] = (uint8_t)device; /* distinct within a machine whatever the mixing does */
+}
+
+static CUresult get_uuid(const char *function, CUuuid *uuid, CUdevice device)
+{
+    CUresult r = enter_device(function, device, uuid);
+    if (!r)
+        sg_device_uuid(device, (uint8_t *)uuid->bytes);
+    return r;
 }
 
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
@@ -159,9 +178,9 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
     return r;
 }
 
-static int pci_bus(CUdevice device)
+static void put_pci(char *id, size_t bytes, struct sg_pci at)
 {
-    return 0x17 + 0x10 * device;
+    snprintf(id, bytes, "%04X:%02X:%02X.%X", at.domain, at.bus, at.slot, at.function);
 }
 
 CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device)
@@ -170,7 +189,7 @@ CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device)
     if (!r && len < 13)
         r = CUDA_ERROR_INVALID_VALUE;
     if (!r)
-        snprintf(id, (size_t)len, "0000:%02X:00.0", (unsigned)pci_bus(device));
+        put_pci(id, (size_t)len, sg_node_pci(device));
     return r;
 }
 
@@ -200,7 +219,8 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
     if (n < 2)
         return CUDA_ERROR_INVALID_VALUE;
     for (int d = 0; d < sg.device_count; d++) {
-        if (!part[0] && !part[2] && !part[3] && part[1] == (unsigned long)pci_bus(d)) {
+        struct sg_pci at = sg_node_pci(d);
+        if (part[0] == at.domain && part[1] == at.bus && part[2] == at.slot && part[3] == at.function) {
             *device = d;
             return CUDA_SUCCESS;
         }
@@ -257,7 +277,9 @@ static int model_attribute(CUdevice_attribute attribute, CUdevice device)
     case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: return m->major >= 8 ? m->l2_bytes / 4 * 3 : 0;
     case CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE: return (int)sg_policy_window_max_bytes();
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT: return (int)sg_sync_domain_count();
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return pci_bus(device);
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return (int)sg_node_pci(device).bus;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: return (int)sg_node_pci(device).slot;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: return (int)sg_node_pci(device).domain;
     case CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID: return (m->pci_device_id << 16) | 0x10de;
     case CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID: return 0x10de;
     default: return -1;

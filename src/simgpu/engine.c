@@ -398,8 +398,7 @@ void sg_wait_mark(struct sg_mark *mark)
 static CUresult wait_and_tell(struct sg_stream *stream, uint64_t context, uint64_t ticket)
 {
     sg_wait_ticket(stream, ticket);
-    struct sg_context *c = sg_object_find(context, SG_CONTEXT);
-    return c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return sg_context_tell(context);
 }
 
 CUresult sg_submit_and_wait(struct sg_stream *stream, struct sg_op *op)

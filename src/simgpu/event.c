@@ -160,9 +160,9 @@ CUresult cuEventQuery(CUevent event)
     if (over && sg_check.race)
         sg_race_join_mark(mark);
     sg_mark_unref(mark);
-    struct sg_context *c = sg_object_find(context, SG_CONTEXT); /* another thread may have destroyed it meanwhile */
-    if (!c || c->sticky)
-        return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    r = sg_context_tell(context);
+    if (r)
+        return sg_leave(r);
     return sg_leave(over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
@@ -175,8 +175,7 @@ CUresult cuEventSynchronize(CUevent event)
     uint64_t context = e->context->object.id;
     if (e->mark)
         sg_wait_mark(e->mark);
-    struct sg_context *c = sg_object_find(context, SG_CONTEXT);
-    return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    return sg_leave(sg_context_tell(context));
 }
 
 static CUresult elapsed(float *milliseconds, CUevent start, CUevent end)

@@ -22,6 +22,8 @@
 #define SG_PTE_TIER_SHIFT 2
 #define SG_PTE_TIER_MASK (UINT64_C(3) << SG_PTE_TIER_SHIFT)
 #define SG_PTE_SLOW UINT64_C(16) /* only parts of the page are mapped (pinned host ranges): ask translate_slow */
+#define SG_PTE_OWNER_SHIFT 5     /* which device's memory it is, plus 1; 0: the host's */
+#define SG_PTE_OWNER_MASK (UINT64_C(31) << SG_PTE_OWNER_SHIFT)
 #define SG_PTE_HOST_MASK (~UINT64_C(0xfff))
 
 /* What backs a byte that a kernel or a copy touches, seen from the device that touches it. */
@@ -38,6 +40,13 @@ struct sg_pagetable {
     _Atomic(uint32_t) *touched;
     uint32_t touch_id;
 };
+
+/* The device that the page's memory belongs to; -1: the host's, or nothing mapped. */
+static inline int sg_page_owner(const struct sg_pagetable *pt, uint64_t va)
+{
+    uint64_t e = va >> SG_VA_BITS ? 0 : atomic_load_explicit(&pt->pte[va >> SG_PAGE_SHIFT], memory_order_relaxed);
+    return (int)((e & SG_PTE_OWNER_MASK) >> SG_PTE_OWNER_SHIFT) - 1;
+}
 
 static inline void sg_touch(const struct sg_pagetable *pt, uint64_t va)
 {

@@ -5,6 +5,7 @@
  * device's table as long as any context of that device has enabled it (sg_context.viewers). VMM memory is not touched by
  * this: there cuMemSetAccess decides.
  */
+#include "simgpu/fabric.h"
 #include "simgpu/sim.h"
 
 #include <stdlib.h>
@@ -50,6 +51,18 @@ void sg_peers_drop(struct sg_context *context)
             drop(other, i);
 }
 
+bool sg_can_reach(int from, int to)
+{
+    return sg.config.topology ? sg_node_can_reach(from, to) : sg.config.model->peer;
+}
+
+/* Natively, and not over PCIe. */
+static bool has_atomics(int from, int to)
+{
+    const struct sg_model *m = sg.config.model;
+    return m->peer && m->peer_atomics && (!sg.config.topology || sg_node_between(from, to) == SG_NEAR_NVLINK);
+}
+
 CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags)
 {
     struct sg_context *c;
@@ -61,7 +74,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     if (!peer || !peer->active || peer == c)
         return sg_leave(CUDA_ERROR_INVALID_CONTEXT);
-    if (peer->device == c->device || !sg.config.model->peer)
+    if (peer->device == c->device || !sg_can_reach(c->device, peer->device))
         return sg_leave(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     if (sg_peer_enabled(c, peer))
         return sg_leave(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
@@ -102,8 +115,16 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
         return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(device) || !is_device(peer))
         return CUDA_ERROR_INVALID_DEVICE;
-    *can = device != peer && sg.config.model->peer;
+    *can = device != peer && sg_can_reach(device, peer);
     return CUDA_SUCCESS;
+}
+
+/* 0 is the best: links of their own before PCIe, and PCIe before what the host has to carry. */
+static int rank(int from, int to)
+{
+    if (!sg.config.topology || sg_node_between(from, to) == SG_NEAR_NVLINK)
+        return 0;
+    return sg_can_reach(from, to) ? 1 : 2;
 }
 
 CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice destination)
@@ -115,11 +136,10 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CU
         return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(source) || !is_device(destination) || source == destination)
         return CUDA_ERROR_INVALID_DEVICE;
-    const struct sg_model *m = sg.config.model;
     switch ((int)attribute) {
-    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: *value = 0; break;
-    case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED: *value = m->peer; break;
-    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: *value = m->peer && m->peer_atomics; break;
+    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: *value = rank(source, destination); break;
+    case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED: *value = sg_can_reach(source, destination); break;
+    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: *value = has_atomics(source, destination); break;
     case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: *value = 0; break; /* there are no arrays here */
     case CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED: *value = 0; break;
     default: return CUDA_ERROR_INVALID_VALUE;
@@ -170,8 +190,7 @@ CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int *capabilities, const CUat
         return r;
     if (!is_device(source) || !is_device(destination) || source == destination)
         return CUDA_ERROR_INVALID_DEVICE;
-    const struct sg_model *m = sg.config.model;
-    return link_capabilities(capabilities, operations, count, m->peer && m->peer_atomics);
+    return link_capabilities(capabilities, operations, count, has_atomics(source, destination));
 }
 
 /* All models are PCIe cards or modules on PCIe hosts: no native atomics with host memory (the attribute says 0 as well). */

@@ -6,6 +6,7 @@
  * Shareable chunks have a memfd of their own, since a file descriptor is what gets exported.
  */
 #include "simgpu/sim.h"
+#include "simgpu/smi.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,6 +106,7 @@ CUresult sg_vram_take(int device, uint64_t bytes)
     if (bytes > sg.config.vram_bytes - d->used_bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     d->used_bytes += bytes;
+    sg_smi_used(device, d->used_bytes);
     if (d->used_bytes > d->peak_bytes)
         d->peak_bytes = d->used_bytes;
     return CUDA_SUCCESS;
@@ -113,6 +115,7 @@ CUresult sg_vram_take(int device, uint64_t bytes)
 void sg_vram_give(int device, uint64_t bytes)
 {
     sg.devices[device].used_bytes -= bytes;
+    sg_smi_used(device, sg.devices[device].used_bytes);
 }
 
 static CUresult charge(int device, uint64_t bytes)

@@ -1,5 +1,8 @@
 /* What operations take on the model's hardware: from the bytes that they moved, tier by tier, and from their arithmetic. */
+#include "simgpu/fabric.h"
 #include "simgpu/sim.h"
+
+#include <math.h>
 
 #define SG_COST(function, class_, ns, source)
 #define SG_UNIT_COST(name, class_, ns, source)
@@ -28,6 +31,10 @@ static double memory_ns(const struct sg_vop *v, double share)
     double host_out = (double)v->written[SG_TIER_HOST] / m->host_write_gbps;
     double peer_in = (double)v->read[SG_TIER_PEER] / m->peer_gbps;
     double peer_out = (double)v->written[SG_TIER_PEER] / m->peer_gbps;
+    if (v->usage.count) { /* what lies between is known */
+        peer_in = (double)sg_links_ns(&v->usage);
+        peer_out = 0;
+    }
     return larger(vram, larger(larger(host_in, host_out), larger(peer_in, peer_out)));
 }
 
@@ -110,9 +117,12 @@ uint64_t sg_price_copy(const struct sg_vop *v, uint64_t start_ns)
         at = host_link(v, at, true);
     if (v->bytes[SG_D2H])
         at = host_link(v, at, false);
+    if (v->usage.count && at < start_ns + (uint64_t)COPY_LATENCY_NS + sg_links_ns(&v->usage) + v->usage.latency_ns)
+        at = start_ns + (uint64_t)COPY_LATENCY_NS + sg_links_ns(&v->usage) + v->usage.latency_ns;
+    double peer_gbps = v->usage.count ? HUGE_VAL : sg.config.model->peer_gbps;
     double passes = v->kind == SG_OP_FILL ? 1 : 2; /* a copy reads and writes */
-    double rest = (double)v->bytes[SG_D2D] * passes / vram_gbps() +
-                  (double)v->bytes[SG_P2P] / sg.config.model->peer_gbps + (double)v->bytes[SG_H2H] / HOST_COPY_GBPS;
+    double rest = (double)v->bytes[SG_D2D] * passes / vram_gbps() + (double)v->bytes[SG_P2P] / peer_gbps +
+                  (double)v->bytes[SG_H2H] / HOST_COPY_GBPS;
     return at + (uint64_t)(rest + 0.5);
 }
 

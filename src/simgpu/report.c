@@ -1,5 +1,6 @@
 /* SIMGPU_REPORT: what the machine did, as JSON. Written at exit, and when a context fails (exit rewrites it). */
 #include "simgpu/check.h"
+#include "simgpu/fabric.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -96,6 +97,10 @@ void sg_report_write(void)
     sg_check_report(f);
     if (sg.config.replay)
         sg_replay_report(f);
+    if (sg.config.topology) {
+        fprintf(f, "  \"machine\": \"%s\",\n", sg.config.topology->key);
+        sg_links_report(f);
+    }
     fprintf(f, "  \"gpus\": [\n");
     for (int i = 0; i < sg.device_count; i++)
         put_device(f, &sg.devices[i], i == sg.device_count - 1);

@@ -37,7 +37,7 @@ CUresult cuProfilerStop(void);
 #include <utlist.h>
 #pragma GCC diagnostic pop
 
-#define SG_MAX_DEVICES 8
+#define SG_MAX_DEVICES 16 /* of machines with a topology; 8 of one model alone */
 #define SG_SMALL_SLOT_BYTES UINT64_C(512)
 #define SG_BLOCK_SLOTS (SG_PAGE_BYTES / SG_SMALL_SLOT_BYTES)
 #define SG_POISON UINT64_C(0xfff7deadfff7dead) /* a NaN as f32 and f64, an absurd integer, no address */
@@ -83,8 +83,10 @@ struct sg_fail {
     CUresult error;
 };
 
+struct sg_topology;
 struct sg_config {
     const struct sg_model *model;
+    struct sg_topology *topology; /* NULL: cards of one model and nothing known of what lies between */
     uint64_t vram_bytes, host_bytes;
     int gpus;
     uint64_t seed;
@@ -101,6 +103,9 @@ struct sg_config {
 
 /* Reads the environment. On a bad value says so in one line on stderr and returns CUDA_ERROR_INVALID_VALUE. */
 CUresult sg_config_read(struct sg_config *config_out);
+/* The same into sg.config, by whichever of CUDA and NVML is first; with sg.lock held. */
+CUresult sg_config_once(void);
+void sg_device_uuid(int device, uint8_t *bytes); /* 16 of them */
 /* The injected error that this call of `function` is to return, or CUDA_SUCCESS. Thread-safe. */
 CUresult sg_fail_check(const char *function);
 
@@ -311,6 +316,7 @@ struct sg_context {
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache_config;
     CUresult sticky;
+    CUresult passing;          /* an error that is told once, see linkfault.c */
     struct sg_context **peers; /* contexts whose memory this one enabled, in no order */
     unsigned peer_count;
     unsigned viewers[SG_MAX_DEVICES]; /* contexts of each device that enabled this one's memory */
@@ -443,6 +449,7 @@ struct sg_op {
     enum sg_op_state state;
     bool inline_run; /* the submitting thread carries it out itself */
     bool cancelled;
+    bool hung; /* a copy over a path that hangs: it never ends */
     struct sg_stream *stream;
     uint64_t seq, ticket;
     enum sg_engine engine;
@@ -566,10 +573,14 @@ static inline CUresult sg_leave(CUresult result) /* releases sg.lock, returns re
 /* The calling thread's current context: NULL = none; *dead_out: one is set but was destroyed. */
 struct sg_context *sg_current(bool *dead_out);
 CUresult sg_context_create(int device, unsigned flags, bool primary, struct sg_context **context_out);
+/* What a call that has waited, or asked, says about errors: the sticky one, or once one that passes. DESTROYED: it is gone. */
+CUresult sg_context_tell(uint64_t id);
 /* Waits for its work, then frees all it owns. */
 void sg_context_finish(struct sg_context *context);
 /* Has `viewer` enabled access to the memory of `owner`? */
 bool sg_peer_enabled(const struct sg_context *viewer, const struct sg_context *owner);
+/* Can the one device have access to memory of the other? */
+bool sg_can_reach(int from, int to);
 /* Ends all peer access that the context has and gives. */
 void sg_peers_drop(struct sg_context *context);
 
@@ -613,7 +624,12 @@ void sg_context_fail(struct sg_context *context, CUresult error, const char *lin
 /* Carries out a copy or fill, with no lock held. False: an operand is not accessible, and *bad_out is its address. */
 struct sg_moved {
     uint64_t bytes[SG_DIRECTION_COUNT];
+    struct sg_usage usage; /* of links; sg_time_moved takes it over */
+    uint64_t turn;         /* of ports that take turns: so that it does not depend on what else runs */
+    int link_error;        /* a negative errno: it ended where a link failed */
 };
+/* What is a device's (or pinned) memory is hidden from ThreadSanitizer, see copyexec.c. */
+void sg_move_bytes(uint8_t *to, bool to_device, uint8_t *from, bool from_device, size_t bytes);
 bool sg_copy_execute(const struct sg_copy *copy, struct sg_moved *moved, uint64_t *bad_out);
 /* VRAM counts as D2D, the host's memory as D2H. */
 bool sg_fill_execute(const struct sg_fill *fill, struct sg_moved *moved, uint64_t *bad_out);

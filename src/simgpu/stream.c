@@ -130,8 +130,7 @@ static CUresult synchronize(CUstream handle, bool per_thread)
         return r;
     uint64_t context = s->context->object.id;
     sg_wait_ticket(s, s->submitted);
-    struct sg_context *c = sg_object_find(context, SG_CONTEXT);
-    return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    return sg_leave(sg_context_tell(context));
 }
 
 CUresult cuStreamSynchronize(CUstream stream)
@@ -154,9 +153,9 @@ static CUresult query(CUstream handle, bool per_thread)
     uint64_t id = s->object.id, context = s->context->object.id;
     bool over = !s->vtime || sg_time_is_over(&(struct sg_goal){.stream = s->vtime, .seq = sg.next_seq});
     s = sg_object_find(id, SG_STREAM); /* another thread may have destroyed both meanwhile */
-    struct sg_context *c = sg_object_find(context, SG_CONTEXT);
-    if (!c || c->sticky)
-        return sg_leave(c ? c->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    r = sg_context_tell(context);
+    if (r)
+        return sg_leave(r);
     if (over && s && sg_check.race)
         sg_race_join_stream(s);
     return sg_leave(!over || (s && s->head) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);

@@ -215,6 +215,8 @@ struct sg_slot sg_timed_find(const struct sg_vop *v, enum sg_line line, int devi
     struct sg_timed *t = &timed[device];
     struct sg_profile *p = &t->line[line];
     p->capacity = line == SG_LINE_SM ? (uint32_t)sg.config.model->sm_count : 1;
+    if (line == SG_LINE_PEER && sg.config.topology)
+        p->capacity = 16; /* the links are lines of their own; an engine for each */
     if (ready_ns < t->floor_ns)
         ready_ns = t->floor_ns;
     if (line != SG_LINE_SM)

@@ -1,4 +1,5 @@
 /* What becomes of virtual time: totals per kernel, busy times for SIMGPU_REPORT, and SIMGPU_TIMELINE's list of operations. */
+#include "simgpu/fabric.h"
 #include "simgpu/sim.h"
 
 #include <inttypes.h>
@@ -125,8 +126,11 @@ void sg_timeline_write(void)
         return;
     fprintf(f, "{\n  \"timeline_schema\": %d,\n  \"pid\": %" PRIu64 ",\n  \"model\": \"%s\",\n  \"gpus\": %d,\n",
             TIMELINE_SCHEMA, sg.pid, sg.config.model->key, sg.device_count);
-    fprintf(f, "  \"virtual_time_ns\": %" PRIu64 ",\n  \"dropped\": %" PRIu64 ",\n  \"operations\": [\n",
-            sg_time_total_ns(), timeline.dropped);
+    fprintf(f, "  \"virtual_time_ns\": %" PRIu64 ",\n  \"dropped\": %" PRIu64 ",\n", sg_time_total_ns(),
+            timeline.dropped);
+    if (sg.config.topology)
+        sg_links_timeline(f);
+    fprintf(f, "  \"operations\": [\n");
     for (size_t i = 0; i < timeline.count; i++)
         put_entry(f, &timeline.at[i], i + 1 == timeline.count);
     fprintf(f, "  ]\n}\n");

@@ -295,7 +295,8 @@ static CUresult check_access(uint64_t ptr, uint64_t size, const CUmemAccessDesc 
         struct sg_mapping *m = sg_mapping_at(va);
         if (host && m->chunk->device != SG_ON_HOST)
             return CUDA_ERROR_NOT_SUPPORTED; /* the CPU cannot reach VRAM */
-        if (!host && m->chunk->device != SG_ON_HOST && m->chunk->device != desc->location.id && !sg.config.model->peer)
+        if (!host && m->chunk->device != SG_ON_HOST && m->chunk->device != desc->location.id &&
+            !sg_can_reach(desc->location.id, m->chunk->device))
             return CUDA_ERROR_INVALID_DEVICE;
         va += m->region.bytes;
     }

@@ -13,6 +13,8 @@
  * differ between runs. A tick is at least TICK_NS, and as long as this thread waits for a processor: on a loaded machine the
  * others wait for one too.
  */
+#include "simgpu/fabric.h"
+#include "simgpu/linkfault.h"
 #include "simgpu/timecall.h"
 
 #include <errno.h>
@@ -166,17 +168,47 @@ static void take_counters(struct sg_vop *v, const struct ptx_counters *n)
     memcpy(v->written, n->write_bytes, sizeof v->written);
 }
 
+/* Which cards' memory a kernel has used is known by what its parameters name; each has an equal part of the bytes. */
+static void peers_of_kernel(struct sg_op *op, const struct ptx_counters *n)
+{
+    uint64_t in = n->read_bytes[SG_TIER_PEER], out = n->write_bytes[SG_TIER_PEER];
+    const struct sg_kernel *k = &op->kernel;
+    int device = op->stream->context->device, count = 0;
+    unsigned named = 0, reachable = 0;
+    if (!in && !out)
+        return;
+    for (size_t i = 0; i < k->word_count; i++) {
+        int owner = sg_page_owner(&sg.devices[device].pagetable, k->words[i]);
+        named |= owner >= 0 && owner != device ? 1u << owner : 0;
+    }
+    for (int i = 0; i < sg.device_count; i++)
+        reachable |= i != device && sg_can_reach(device, i) ? 1u << i : 0;
+    named = named ? named : reachable;
+    count = __builtin_popcount(named);
+    for (int i = 0; i < sg.device_count; i++)
+        if (named >> i & 1 &&
+            sg_node_kernel(device, i, in / (unsigned)count, out / (unsigned)count, op->seq, &op->vop->usage))
+            sg_linkfault_kernel(op, i);
+}
+
 void sg_time_kernel_ran(struct sg_op *op, const struct ptx_counters *counters)
 {
     if (op->vop)
         take_counters(op->vop, counters);
+    if (op->vop && sg.config.topology)
+        peers_of_kernel(op, counters);
 }
 
-void sg_time_moved(struct sg_op *op, const struct sg_moved *moved)
+void sg_time_moved(struct sg_op *op, struct sg_moved *moved)
 {
     struct sg_vop *v = op->vop;
-    if (!v)
+    if (!v) {
+        sg_usage_free(&moved->usage);
         return;
+    }
+    v->usage = moved->usage;
+    if (sg.config.topology && op->kind == SG_OP_COPY)
+        sg_node_host(v->device, moved->bytes[SG_H2D], moved->bytes[SG_D2H], &v->usage);
     v->ran = true;
     memcpy(v->bytes, moved->bytes, sizeof v->bytes);
     if (op->kind == SG_OP_COPY && moved->bytes[SG_P2P] && op->copy.src_device != SG_ON_HOST)
@@ -195,6 +227,8 @@ static struct {
     struct blocker at[MOST_BLOCKERS];
     size_t count;
 } blockers;
+
+#define ANY_LINK 0x80u /* of a blocker's lines: any link of the node */
 
 static void add_blocker(struct blocker b)
 {
@@ -223,6 +257,8 @@ static void block(const struct sg_vop *v, uint64_t from_ns)
         b.lines = 1u << SG_LINE_H2D | 1u << SG_LINE_D2H | 1u << SG_LINE_D2D | 1u << SG_LINE_PEER;
     if (b.lines & (1u << SG_LINE_H2D | 1u << SG_LINE_D2H)) /* they share a link */
         b.lines |= 1u << SG_LINE_H2D | 1u << SG_LINE_D2H;
+    if (sg.config.topology && v->kind != SG_OP_KERNEL)
+        b.lines |= ANY_LINK;
     add_blocker(b);
     if (v->source != v->device) {
         b.device = v->source;
@@ -230,11 +266,13 @@ static void block(const struct sg_vop *v, uint64_t from_ns)
     }
 }
 
-static bool is_displaced(enum sg_line line, int device, const struct sg_slot *slot)
+static bool is_displaced(const struct sg_vop *v, enum sg_line line, int device, const struct sg_slot *slot)
 {
     uint64_t units = 0;
     for (size_t i = 0; i < blockers.count; i++) {
         const struct blocker *b = &blockers.at[i];
+        if (v->usage.count && v->kind != SG_OP_KERNEL && b->lines & ANY_LINK && b->from_ns < slot->end_ns)
+            return true;
         if (b->device == device && b->lines >> line & 1 && b->from_ns < slot->end_ns)
             units += b->units;
     }
@@ -258,10 +296,12 @@ static bool place(struct sg_vop *v, uint64_t ready_ns, uint64_t *end_out)
     } else if (v->kind != SG_OP_WAIT && v->ran) {
         int device;
         enum sg_line line = sg_price_line(v, &device);
-        struct sg_slot slot = sg_timed_find(v, line, device, ready_ns);
-        if (is_displaced(line, device, &slot))
+        struct sg_slot slot =
+            v->usage.count ? sg_links_find(v, line, device, ready_ns) : sg_timed_find(v, line, device, ready_ns);
+        if (is_displaced(v, line, device, &slot))
             return false;
         sg_timed_add(v, line, device, &slot);
+        sg_links_add(v, slot.start_ns);
         *end_out = slot.end_ns;
         if (v->total) {
             v->total->count++;
@@ -359,6 +399,7 @@ static void release(struct sg_vop *v)
 {
     sg_mark_unref(v->mark);
     stream_drop(v->stream);
+    sg_usage_free(&v->usage);
     v->next = order.spare;
     order.spare = v;
 }
@@ -510,7 +551,8 @@ static bool is_hopeful(uint64_t seq, struct patience *p)
     for (const struct sg_vop *v = order.first; v && v->seq <= seq; v = v->next) {
         if (v->done || v->given_up || v->stream->hopeless == order.scan)
             continue;
-        if (v->kind == SG_OP_KERNEL && v->op->state != SG_OP_QUEUED && sg_price_least(v) >= PATIENCE_NS) {
+        if (v->op->hung ||
+            (v->kind == SG_OP_KERNEL && v->op->state != SG_OP_QUEUED && sg_price_least(v) >= PATIENCE_NS)) {
             v->stream->hopeless = order.scan;
             continue;
         }

@@ -125,8 +125,8 @@ void sg_time_stream_end(struct sg_stream *stream);
 void sg_time_submit(struct sg_op *op);                                          /* its place in the order is known */
 void sg_time_kernel_ran(struct sg_op *op, const struct ptx_counters *counters); /* before sg_time_done */
 struct sg_moved;
-void sg_time_moved(struct sg_op *op, const struct sg_moved *moved); /* the same for copies and fills */
-void sg_time_done(struct sg_op *op);                                /* really done, or dropped; `op` ends */
+void sg_time_moved(struct sg_op *op, struct sg_moved *moved); /* the same for copies and fills; takes moved->usage */
+void sg_time_done(struct sg_op *op);                          /* really done, or dropped; `op` ends */
 void sg_time_host_begin(
     struct sg_op *op); /* the calling thread, which runs host functions, takes the time it runs at */
 
@@ -155,6 +155,16 @@ __attribute__((visibility("default"))) uint64_t sg_virtual_now_ns(void);
 
 /* ---- inside ---- */
 
+struct sg_use { /* of one direction of a link by an operation, see fabric.h */
+    uint32_t way;
+    uint64_t bytes;
+};
+struct sg_usage {
+    struct sg_use *at;
+    uint32_t count, room;
+    uint32_t latency_ns; /* of the longest path */
+};
+
 struct sg_vop { /* one operation on its way into virtual time */
     uint64_t seq, submit_ns;
     struct sg_op *op; /* NULL once really done */
@@ -172,6 +182,7 @@ struct sg_vop { /* one operation on its way into virtual time */
     uint32_t blocks, warps, lanes, per_sm; /* of a kernel: lanes of a warp, blocks that an SM holds */
     uint64_t bytes[5];                     /* of a copy or fill: per direction */
     uint64_t instructions, accesses, flops, double_flops, tensor_flops, tensor_work, read[3], written[3];
+    struct sg_usage usage; /* of links, on machines with a topology */
     struct sg_kernel_total *total;
     uint64_t lower_ns; /* in a scan: it does not end before this */
     struct sg_vop *next;

@@ -4,6 +4,7 @@
  * resource that a process could not exit with at any moment.
  */
 #include "simgpu/check.h"
+#include "simgpu/linkfault.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -222,7 +223,10 @@ void sg_engine_run(struct sg_device *d, enum sg_engine engine)
     struct sg_op *op = d->engine[engine];
     DL_DELETE2(d->engine[engine], op, run_prev, run_next);
     d->engine_busy[engine] = true;
+    bool op_hangs = op->hung = op->kind == SG_OP_COPY && sg_linkfault_hangs(&op->copy);
     sg_copy_op_run(op);
+    if (op_hangs) /* and the engine with it */
+        return;
     d->engine_busy[engine] = false;
     sg_pump();
     if (d->engine[engine])
@@ -244,7 +248,13 @@ bool sg_work_once(void)
 
 void sg_copy_op_run(struct sg_op *op)
 {
-    struct sg_moved moved = {{0}};
+    if (op->hung)
+        return;
+    while (op->inline_run && op->kind == SG_OP_COPY && sg_linkfault_hangs(&op->copy)) {
+        op->hung = true;
+        pthread_cond_wait(&sg.done_cv, &sg.lock); /* for ever: until the process is ended */
+    }
+    struct sg_moved moved = {.turn = op->seq};
     uint64_t bad = 0;
     struct sg_device *d = &sg.devices[op->stream->context->device];
     pthread_mutex_unlock(&sg.lock);
@@ -254,7 +264,9 @@ void sg_copy_op_run(struct sg_op *op)
     for (int i = 0; i < SG_DIRECTION_COUNT && op->kind == SG_OP_COPY; i++)
         d->copied[i] += moved.bytes[i];
     sg_time_moved(op, &moved);
-    if (!ok) {
+    if (!ok && moved.link_error) {
+        sg_linkfault_end(op, &moved);
+    } else if (!ok) {
         char near[220], line[400];
         enum sg_finding_kind rule = sg_finding_at(d->index, bad);
         sg_describe_address(bad, near, sizeof near);

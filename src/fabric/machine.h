@@ -19,7 +19,8 @@ struct hr_fabric; /* opaque */
 typedef int hr_fabric_source(struct hr_topology **topology_out, struct hr_text_error *why_out);
 
 /*
- * Who finds the machine out (discover.h), asked once, by the first hr_fabric_get. The elements of its GPUs bear their PCI bus ids as
+ * Who finds the machine out, asked by the first hr_fabric_get and whenever links changed. Where there is none, or it knows nothing (-ENODEV),
+ * routers that tell their links are asked. The elements of its GPUs bear their PCI bus ids as
  * names ("0000:06:00.0", as cuDeviceGetPCIBusId tells them); GPUs that the process does not see may be among them.
  */
 void hr_fabric_set_source(hr_fabric_source *source);
@@ -58,6 +59,8 @@ int hr_fabric_link_measured(struct hr_fabric *fabric, uint32_t from_gpu, uint32_
 /* Looks whether links went down or came back since, where the machine tells (routers.h). Cheap when nothing did. Whether there is a
  * new view. */
 bool hr_fabric_refresh(struct hr_fabric *fabric);
+/* The same for whoever has no fabric in hand, before work that may use links; nothing where there is none yet. */
+void hr_fabric_watch(void);
 
 /*
  * Paths for `bytes` from one GPU to another that pass on data only over GPUs in relay_mask (bits by GPU number), chosen beside what is charged

@@ -3,6 +3,7 @@
 #include "residency/gone.h"
 #include "residency/gpu.h"
 #include "residency/quarantine.h"
+#include "residency/transfer.h"
 #include "shim/shim.h"
 
 /* Contexts: the memory that cuMemAlloc gave ends with its context, though its chunks would not. */
@@ -106,6 +107,7 @@ HR_HOOK(cuDevicePrimaryCtxRelease)(CUdevice dev)
 /* A synchronisation of the job is a quiet moment for free, where it waits for everything that a GPU runs. */
 static CUresult synchronized(CUcontext handle, uint64_t drain, CUresult r)
 {
+    r = hr_transfer_settle(r);
     if (r == CUDA_SUCCESS && hr_quarantine_any() && hr_context_rested(handle, drain))
         hr_quarantine_release(hr_thread_self());
     return r;
@@ -117,12 +119,18 @@ HR_HOOK(cuCtxSynchronize)(void)
     HR_INSIDE();
     struct hr_context *context = hr_context_current();
     uint64_t drain = hr_drain_begin();
-    return synchronized(context ? context->handle : NULL, drain, hr_drv.cuCtxSynchronize());
+    CUresult r = hr_drv.cuCtxSynchronize();
+    if (hr_transfer_covers(r))
+        r = hr_drv.cuCtxSynchronize();
+    return synchronized(context ? context->handle : NULL, drain, r);
 }
 HR_HOOK(cuCtxSynchronize_v2)(CUcontext ctx)
 {
     HR_PASS(cuCtxSynchronize_v2, ctx);
     HR_INSIDE();
     uint64_t drain = hr_drain_begin();
-    return synchronized(ctx, drain, hr_drv.cuCtxSynchronize_v2(ctx));
+    CUresult r = hr_drv.cuCtxSynchronize_v2(ctx);
+    if (hr_transfer_covers(r))
+        r = hr_drv.cuCtxSynchronize_v2(ctx);
+    return synchronized(ctx, drain, r);
 }

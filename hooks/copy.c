@@ -4,6 +4,7 @@
 #include "residency/access.h"
 #include "residency/context.h"
 #include "residency/hidden.h"
+#include "residency/transfer.h"
 #include "stats/stats.h"
 
 /*
@@ -70,9 +71,46 @@ static CUresult by_address(const struct copy *c, CUdeviceptr to, CUdeviceptr fro
     return c->per_thread ? hr_drv.cuMemcpy_ptds(to, from, bytes) : hr_drv.cuMemcpy(to, from, bytes);
 }
 
+/* In VRAM: what is about to be moved out is there until the gate closes. */
+static bool in_vram(CUdeviceptr address)
+{
+    uint8_t state = atomic_load_explicit(&hr_space_chunk(address)->state, memory_order_relaxed);
+    return state == HR_CHUNK_RESIDENT || state == HR_CHUNK_MOVING_OUT;
+}
+
+/*
+ * Between the VRAM of two GPUs the fabric may know more ways than the driver's. Not for cuMemcpyPeer, which comes after all work of both
+ * contexts and not of one stream alone.
+ */
+static CUresult over_fabric(const struct copy *c, struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                            bool *done_out)
+{
+    *done_out = false;
+    if (hr_space.gpu_count < 2 || (c->to_context && !c->async) || !hr_space_owns(to) || !hr_space_owns(from) ||
+        hr_way_owner(to) == hr_way_owner(from) || !in_vram(to) || !in_vram(from))
+        return CUDA_SUCCESS;
+    CUresult r = hr_way_end(way, CUDA_SUCCESS, false); /* the context of the job's call is current again */
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct hr_transfer transfer = {.to = to,
+                                   .from = from,
+                                   .to_gpu = hr_way_owner(to),
+                                   .from_gpu = hr_way_owner(from),
+                                   .bytes = bytes,
+                                   .stream = c->stream,
+                                   .per_thread = c->per_thread};
+    return hr_transfer_start(&transfer, done_out);
+}
+
 static CUresult copy_piece(const struct copy *c, struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size_t bytes,
                            bool moved)
 {
+    bool done = false;
+    if (!moved) {
+        CUresult over = over_fabric(c, way, to, from, bytes, &done);
+        if (over != CUDA_SUCCESS || done)
+            return over;
+    }
     /* Peer copies tell the driver the contexts themselves. */
     bool far = (!c->to_context || moved) && (hr_way_is_far(way, to) || hr_way_is_far(way, from));
     if (far)

@@ -1,6 +1,7 @@
 #include "copy.h"
 
 #include "base/log.h"
+#include "fabric/machine.h"
 #include "hr_hooks.h"
 #include "residency/access.h"
 #include "residency/context.h"
@@ -157,6 +158,8 @@ static CUresult launch(const struct launch *l)
     struct hr_thread *t = hr_thread_self();
     bool has_params = l->params || l->extra;
     const struct hr_params *params = has_params ? hr_params_of(l->function) : NULL;
+    if (hr_space.gpu_count > 1)
+        hr_fabric_watch(); /* kernels use links, too */
     if (!t || hr_space.bytes == 0)
         return l->real(l);
     if (__builtin_expect(params && !params->known, 0))

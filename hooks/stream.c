@@ -1,6 +1,7 @@
 #include "hr_hooks.h"
 #include "residency/context.h"
 #include "residency/quarantine.h"
+#include "residency/transfer.h"
 #include "shim/shim.h"
 
 /* Streams are registered so that the mover can ask whether they are done. */
@@ -64,6 +65,7 @@ HR_HOOK(cuStreamDestroy)(CUstream hStream)
 static CUresult rested(CUresult r, CUstream stream, bool per_thread, uint64_t drain)
 {
     struct hr_thread *t = hr_thread_self();
+    r = hr_transfer_settle(r);
     if (r == CUDA_SUCCESS && t && hr_stream_rested(t, stream, per_thread, drain))
         hr_quarantine_release(t);
     return r;
@@ -73,13 +75,32 @@ static CUresult rested(CUresult r, CUstream stream, bool per_thread, uint64_t dr
     HR_HOOK(name)(CUstream hStream)                                                                                    \
     {                                                                                                                  \
         HR_PASS(name, hStream);                                                                                        \
-        if (!hr_quarantine_any())                                                                                      \
+        if (!hr_quarantine_any() && !hr_transfer_any())                                                                \
             return hr_drv.name(hStream);                                                                               \
         HR_INSIDE();                                                                                                   \
         uint64_t drain = hr_drain_begin();                                                                             \
-        return rested(hr_drv.name(hStream), hStream, pt, drain);                                                       \
+        CUresult r = hr_drv.name(hStream);                                                                             \
+        if (hr_transfer_covers(r))                                                                                     \
+            r = hr_drv.name(hStream);                                                                                  \
+        return rested(r, hStream, pt, drain);                                                                          \
     }
 REST(cuStreamSynchronize, false)
 REST(cuStreamSynchronize_ptsz, true)
 REST(cuStreamQuery, false)
 REST(cuStreamQuery_ptsz, true)
+
+/* Waiting for an event of the job's, or asking about it, can be what tells of a link that failed under a transfer. */
+#define SETTLE(name)                                                                                                   \
+    HR_HOOK(name)(CUevent hEvent)                                                                                      \
+    {                                                                                                                  \
+        HR_PASS(name, hEvent);                                                                                         \
+        if (!hr_transfer_any())                                                                                        \
+            return hr_drv.name(hEvent);                                                                                \
+        HR_INSIDE();                                                                                                   \
+        CUresult r = hr_drv.name(hEvent);                                                                              \
+        if (hr_transfer_covers(r))                                                                                     \
+            r = hr_drv.name(hEvent);                                                                                   \
+        return hr_transfer_settle(r);                                                                                  \
+    }
+SETTLE(cuEventSynchronize)
+SETTLE(cuEventQuery)

@@ -34,8 +34,8 @@ struct route {
     struct lane *lane;
     double latency_ns;
     uint32_t chunk_count;
-    struct hr_extent *chunk; /* in order */
-    uint32_t limit;          /* chunks from here on were given back */
+    struct hr_part *chunk; /* in order */
+    uint32_t limit;        /* chunks from here on were given back */
     bool dead;
 };
 
@@ -54,7 +54,7 @@ struct hr_model {
     double *users; /* by edge */
     struct play *play;
     uint32_t play_count;
-    struct hr_extent *delivered;
+    struct hr_part *delivered;
     uint32_t delivered_count, delivered_room;
 };
 
@@ -111,7 +111,7 @@ double hr_model_end_ns(const struct hr_model *model, uint32_t plan)
     return model->play[plan].end_ns;
 }
 
-const struct hr_extent *hr_model_delivered(const struct hr_model *model, uint32_t *count_out)
+const struct hr_part *hr_model_delivered(const struct hr_model *model, uint32_t *count_out)
 {
     *count_out = model->delivered_count;
     return model->delivered;
@@ -148,7 +148,7 @@ static bool make_route(struct route *route, const struct hr_plan *plan, uint32_t
         return false;
     for (uint32_t i = 0; i < plan->chunk_count; i++) {
         if (plan->chunk[i].path == number)
-            route->chunk[route->chunk_count++] = (struct hr_extent){plan->chunk[i].offset, plan->chunk[i].bytes};
+            route->chunk[route->chunk_count++] = (struct hr_part){plan->chunk[i].offset, plan->chunk[i].bytes};
     }
     route->limit = route->chunk_count;
     return make_lanes(route, &routes->path[path->route]);
@@ -169,7 +169,7 @@ int hr_model_begin(struct hr_model *model, const struct hr_plan *plan, const str
         done = make_route(&play->route[i], plan, i, routes);
     /* Room for every chunk that can still arrive, so that arriving never needs memory. */
     uint32_t room = model->delivered_room + plan->chunk_count;
-    struct hr_extent *delivered = done ? realloc(model->delivered, room * sizeof *delivered) : NULL;
+    struct hr_part *delivered = done ? realloc(model->delivered, room * sizeof *delivered) : NULL;
     if (!delivered) {
         play_finish(play);
         return -ENOMEM;
@@ -406,13 +406,13 @@ static bool uses(const struct route *route, uint32_t edge)
 
 static int by_offset(const void *a, const void *b)
 {
-    const struct hr_extent *x = a, *y = b;
+    const struct hr_part *x = a, *y = b;
 
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
 /* Adjacent extents become one, so that chunks need not end where the old ones did. */
-static uint32_t fuse(struct hr_extent *extents, uint32_t count)
+static uint32_t fuse(struct hr_part *extents, uint32_t count)
 {
     uint32_t fused = 0;
 
@@ -440,9 +440,9 @@ static void settle(struct hr_model *model, struct play *play)
         play->end_ns = model->now_ns;
 }
 
-int hr_model_fail(struct hr_model *model, uint32_t edge, struct hr_extent **extents_out)
+int hr_model_fail(struct hr_model *model, uint32_t edge, struct hr_part **extents_out)
 {
-    struct hr_extent *extents = calloc(model->delivered_room + 1, sizeof *extents);
+    struct hr_part *extents = calloc(model->delivered_room + 1, sizeof *extents);
     uint32_t count = 0;
 
     if (!extents)

@@ -34,7 +34,7 @@ double hr_model_end_ns(const struct hr_model *model, uint32_t plan);
  * still has to be planned again: those chunks, and of other paths what has not begun. Extents in address order into
  * extents_out, which the caller frees; their number is returned, or -ENOMEM. What moves on paths that are whole goes on.
  */
-int hr_model_fail(struct hr_model *model, uint32_t edge, struct hr_extent **extents_out);
+int hr_model_fail(struct hr_model *model, uint32_t edge, struct hr_part **extents_out);
 
 /*
  * How long what is under way keeps each path of `routes` busy, for the costs of the next plan: the bytes that still have to cross the
@@ -43,6 +43,6 @@ int hr_model_fail(struct hr_model *model, uint32_t edge, struct hr_extent **exte
 int hr_model_busy_ns(const struct hr_model *model, const struct hr_routes *routes, double *busy_ns_out);
 
 /* What has arrived, in the order of arrival. The model's own. */
-const struct hr_extent *hr_model_delivered(const struct hr_model *model, uint32_t *count_out);
+const struct hr_part *hr_model_delivered(const struct hr_model *model, uint32_t *count_out);
 
 #endif

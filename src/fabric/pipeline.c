@@ -169,7 +169,7 @@ static int add_chunk(struct cutter *cutter, uint32_t path, uint64_t offset, uint
 }
 
 /* Chunks in address order go to whichever path is free first, so that the target fills from the front. */
-static int cut(struct hr_plan *plan, const struct hr_extent *extents, uint32_t extent_count)
+static int cut(struct hr_plan *plan, const struct hr_part *extents, uint32_t extent_count)
 {
     struct cutter cutter = {.plan = plan};
 
@@ -207,7 +207,7 @@ static void predict(struct hr_plan *plan, const struct hr_pipeline_costs *costs)
     }
 }
 
-int hr_pipeline_plan(const struct hr_routes *routes, const struct hr_extent *extents, uint32_t extent_count,
+int hr_pipeline_plan(const struct hr_routes *routes, const struct hr_part *extents, uint32_t extent_count,
                      const struct hr_pipeline_costs *given, struct hr_plan *plan_out)
 {
     struct hr_pipeline_costs costs = hr_pipeline_costs_of(given);

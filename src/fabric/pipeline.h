@@ -20,7 +20,7 @@ struct hr_pipeline_costs {
         *busy_ns; /* by path of the routes: how long what is under way already keeps it busy; NULL = not at all */
 };
 
-struct hr_extent {
+struct hr_part {
     uint64_t offset;
     uint64_t bytes;
 };
@@ -56,7 +56,7 @@ struct hr_plan {
  * link has failed) over routes. Paths too slow to help get nothing and are left out. costs may be NULL. -EINVAL: no bytes or no
  * paths; -ENOMEM. finish takes a zeroed plan.
  */
-int hr_pipeline_plan(const struct hr_routes *routes, const struct hr_extent *extents, uint32_t extent_count,
+int hr_pipeline_plan(const struct hr_routes *routes, const struct hr_part *extents, uint32_t extent_count,
                      const struct hr_pipeline_costs *costs, struct hr_plan *plan_out);
 void hr_plan_finish(struct hr_plan *plan);
 

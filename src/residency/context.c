@@ -341,6 +341,13 @@ void hr_fence_per_thread(struct hr_thread *t)
 
 /* --- rest --------------------------------------------------------------------------------------------------------- */
 
+static _Atomic(bool) link_failed;
+
+bool hr_context_link_failed(void)
+{
+    return atomic_load_explicit(&link_failed, memory_order_relaxed) && atomic_exchange(&link_failed, false);
+}
+
 /*
  * What a query says of rest. An error that has ended the context (or its handle) means that nothing of it runs any more; of any
  * other error nothing can be concluded.
@@ -348,6 +355,9 @@ void hr_fence_per_thread(struct hr_thread *t)
 static bool busy(CUresult r)
 {
     switch (r) {
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE: /* tells of an earlier copy, and nothing of what runs now */
+        atomic_store(&link_failed, true);
+        return true;
     case CUDA_SUCCESS:
     case CUDA_ERROR_DEINITIALIZED:
     case CUDA_ERROR_INVALID_CONTEXT:

@@ -53,6 +53,9 @@ void hr_stream_destroyed(CUstream stream, struct hr_context *context, CUresult r
  */
 void hr_fence_per_thread(struct hr_thread *t);
 
+/* Whether a query of ours was told of a failed link since the last call of this: the driver tells such an error once, to whoever asks first. */
+bool hr_context_link_failed(void);
+
 /* Whether everything submitted so far to the GPUs in `gpu_mask` is done. Never waits. All GPUs are asked, so that drains
  * make progress. */
 bool hr_quiet_now(uint64_t gpu_mask);

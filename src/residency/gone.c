@@ -7,18 +7,21 @@
 #include "residency/params.h"
 #include "residency/peers.h"
 #include "residency/quarantine.h"
+#include "residency/transfer.h"
 #include "space/space.h"
 #include "stats/stats.h"
 
 struct hr_gone hr_context_ending(CUcontext handle)
 {
+    if (handle)
+        hr_transfer_leave(handle);
     return (struct hr_gone){handle};
 }
 
 struct hr_gone hr_primary_ending(CUdevice device)
 {
     int gpu = hr_gpu_of_device(device);
-    return (struct hr_gone){gpu >= 0 ? hr_context_primary((unsigned)gpu) : NULL};
+    return hr_context_ending(gpu >= 0 ? hr_context_primary((unsigned)gpu) : NULL);
 }
 
 static bool free_one(CUdeviceptr address, void *arg)

@@ -104,7 +104,7 @@ static CUresult mark(CUstream stream, bool per_thread, CUevent *event_out)
     return r;
 }
 
-static CUresult mark_job_stream(CUstream stream, bool per_thread, CUevent *event_out)
+CUresult hr_lane_mark(CUstream stream, bool per_thread, CUevent *event_out)
 {
     struct hr_context *context = hr_stream_context(stream);
     bool pushed;
@@ -121,7 +121,7 @@ CUresult hr_lane_begin(unsigned gpu, CUstream job_stream, bool per_thread, struc
     struct hr_context *context = hr_context_of_gpu(gpu);
     struct hr_lane lane = {.job_stream = job_stream, .per_thread = per_thread};
     CUevent before;
-    CUresult r = context ? mark_job_stream(job_stream, per_thread, &before) : CUDA_ERROR_INVALID_CONTEXT;
+    CUresult r = context ? hr_lane_mark(job_stream, per_thread, &before) : CUDA_ERROR_INVALID_CONTEXT;
     if (r != CUDA_SUCCESS)
         return r;
     r = hr_context_enter(context, &lane.pushed);

@@ -23,6 +23,8 @@ struct hr_lane {
  */
 CUresult hr_lane_begin(unsigned gpu, CUstream job_stream, bool per_thread, struct hr_lane *lane_out);
 CUresult hr_lane_end(struct hr_lane *lane, CUresult r, bool wait);
+/* An event behind what a stream of the job holds now; the caller destroys it. Errors: the driver's. Locks: HR_RANK_FENCE. */
+CUresult hr_lane_mark(CUstream job_stream, bool per_thread, CUevent *event_out);
 /* A context is gone, and its streams with it. */
 void hr_lane_forget(CUcontext handle);
 

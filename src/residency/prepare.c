@@ -8,6 +8,7 @@
 #include "residency/move.h"
 #include "residency/peers.h"
 #include "residency/quarantine.h"
+#include "residency/transfer.h"
 #include "stats/stats.h"
 #include "tier/tier.h"
 
@@ -400,6 +401,9 @@ static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *s
     }
     for (bool move = false;; move = true) {
         bool done;
+        for (unsigned g = 0; move && g < hr_space.gpu_count; g++)
+            if (wanted_chunks(set, g) > 0)
+                hr_transfer_trim(g);
         CUresult r = attempt_unmappable(set, move, waited_ns, &done);
         if (r != CUDA_SUCCESS || done)
             return r;
@@ -418,6 +422,8 @@ static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set
     CUresult r = fresh_vram_locked(set, gpu);
     size_t missing = count_missing(set, gpu);
     hr_mutex_unlock(&hr_move_lock);
+    if (missing > 0)
+        hr_transfer_trim(gpu); /* what passes through here has no right to stay when the GPU needs its memory */
     if (r == CUDA_SUCCESS && missing > 0 && can_improve(gpu)) {
         settle_window(t, gpu);
         hr_mutex_lock(&hr_move_lock);
@@ -489,6 +495,8 @@ size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes)
 {
     size_t chunks = (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift;
     size_t freed = hr_tier_vram.trim(gpu, chunks);
+    if (freed < chunks)
+        freed += hr_transfer_trim(gpu) >> hr_space.chunk_shift;
     if (freed < chunks)
         settle_window(t, gpu);
     /* Other threads may keep the devices busy: each failure lengthens the span for which the gate may stay closed. */

@@ -144,7 +144,7 @@ static struct hr_topology *read_machine(const char *folder, const char *name)
 /* Achieved over the maximum flow. */
 static double part_of_bound(const struct hr_graph *graph, const struct hr_routes *routes, uint64_t bytes)
 {
-    struct hr_extent whole = {0, bytes};
+    struct hr_part whole = {0, bytes};
     struct hr_model *model = hr_model_create(graph, NULL);
     struct hr_plan plan;
 

@@ -16,7 +16,7 @@ TestSuite(pipeline, .timeout = 60);
 
 static int by_offset(const void *a, const void *b)
 {
-    const struct hr_extent *x = a, *y = b;
+    const struct hr_part *x = a, *y = b;
 
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
@@ -25,8 +25,8 @@ static int by_offset(const void *a, const void *b)
 static void expect_all_delivered(const struct hr_model *model, uint64_t bytes)
 {
     uint32_t count;
-    const struct hr_extent *delivered = hr_model_delivered(model, &count);
-    struct hr_extent *sorted = calloc(count + 1, sizeof *sorted);
+    const struct hr_part *delivered = hr_model_delivered(model, &count);
+    struct hr_part *sorted = calloc(count + 1, sizeof *sorted);
     uint64_t next = 0;
 
     memcpy(sorted, delivered, count * sizeof *sorted);
@@ -42,7 +42,7 @@ static void expect_all_delivered(const struct hr_model *model, uint64_t bytes)
 
 static struct hr_plan plan_whole(const struct hr_routes *routes, uint64_t bytes)
 {
-    struct hr_extent whole = {0, bytes};
+    struct hr_part whole = {0, bytes};
     struct hr_plan plan;
 
     cr_assert_eq(hr_pipeline_plan(routes, &whole, 1, NULL, &plan), 0);
@@ -167,7 +167,7 @@ Test(pipeline, plans_hold_every_byte_once_for_all_sizes)
         cr_assert(plan.predicted_ns >= (double)bytes / ((double)routes.mbps / 1000));
         hr_plan_finish(&plan);
     }
-    struct hr_extent nothing = {0, 0};
+    struct hr_part nothing = {0, 0};
     struct hr_plan plan;
     cr_expect_eq(hr_pipeline_plan(&routes, &nothing, 1, NULL, &plan), -EINVAL);
     hr_routes_finish(&routes);
@@ -265,7 +265,7 @@ static double all_to_all_part(const char *name, uint64_t bytes_each)
         pairs++;
     }
     cr_assert_eq(hr_model_run(model, INFINITY), 0);
-    const struct hr_extent *delivered = hr_model_delivered(model, &arrived);
+    const struct hr_part *delivered = hr_model_delivered(model, &arrived);
     for (uint32_t i = 0; i < arrived; i++)
         sum += delivered[i].bytes;
     cr_expect_eq(sum, bytes_each * pairs);
@@ -327,13 +327,13 @@ static struct failure play_failure(const char *name, uint32_t a, uint32_t b, uin
     int ran = hr_model_run(model, failure.at_ns);
     cr_assert(ran == -ETIMEDOUT || (ran == 0 && at_part > 0.8), "%d", ran);
     uint32_t arrived;
-    const struct hr_extent *delivered = hr_model_delivered(model, &arrived);
+    const struct hr_part *delivered = hr_model_delivered(model, &arrived);
     failure.missing = bytes;
     for (uint32_t i = 0; i < arrived; i++)
         failure.missing -= delivered[i].bytes;
     const struct hr_path *path = &routes.path[pick % routes.path_count];
     uint32_t edge = path->load[pick / routes.path_count % path->load_count].edge;
-    struct hr_extent *extents, *other;
+    struct hr_part *extents, *other;
     int count = hr_model_fail(model, edge, &extents);
     cr_assert_geq(count, 0);
     int32_t back = hr_graph_edge(graph, graph->edge[edge].to, graph->edge[edge].from);
@@ -434,7 +434,7 @@ Test(pipeline, what_cannot_move_is_said_to_be_stuck)
     struct hr_topology *topology = hr_topology_chain(3, 1, 25);
     struct hr_graph *graph = hr_graph_compile(topology, HR_LINKS_FABRIC);
     struct hr_routes routes = {0};
-    struct hr_extent *extents;
+    struct hr_part *extents;
 
     cr_assert_eq(hr_route_large(graph, NULL, 0, 2, &routes), 0);
     struct hr_plan plan = plan_whole(&routes, 16 * MIB);

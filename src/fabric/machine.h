@@ -1,0 +1,75 @@
+/*
+ * The process's one fabric: what its machine looks like, the paths that were computed for it, and what runs on them. Made at the
+ * first use of more than one GPU, kept until the process ends.
+ *
+ * What is computed from the links (graph, tables) is one immutable view; a change of links makes a new one, and whoever holds the
+ * old one goes on with it. Errors are negative errno values. All functions may be called from any thread.
+ * Locks: HR_RANK_REGISTRY for a moment each, but for hr_fabric_get (the first call asks the driver: hold none above
+ * HR_RANK_START) and what says otherwise.
+ */
+#ifndef HR_FABRIC_MACHINE_H
+#define HR_FABRIC_MACHINE_H
+
+#include "fabric/route.h"
+#include "fabric/tables.h"
+
+struct hr_fabric; /* opaque */
+
+/* A topology with numbers of GPUs of its own; the caller's. -ENODEV: there is nothing to know; -EINVAL with why_out. */
+typedef int hr_fabric_source(struct hr_topology **topology_out, struct hr_text_error *why_out);
+
+/*
+ * Who finds the machine out, asked by the first hr_fabric_get and whenever links changed. Where there is none, or it knows nothing (-ENODEV),
+ * routers that tell their links are asked. The elements of its GPUs bear their PCI bus ids as
+ * names ("0000:06:00.0", as cuDeviceGetPCIBusId tells them); GPUs that the process does not see may be among them.
+ */
+void hr_fabric_set_source(hr_fabric_source *source);
+
+/*
+ * The fabric, made at the first call. -ENODEV: fewer than two GPUs, no source, or nothing is known of what joins them; the
+ * reason was logged once, and later calls say the same.
+ */
+int hr_fabric_get(struct hr_fabric **fabric_out);
+
+/* GPUs of the topology, and their CUDA ordinals: -1 where the process does not see one, or it is no GPU of this machine. */
+uint32_t hr_fabric_gpus(const struct hr_fabric *fabric);
+int hr_fabric_ordinal(const struct hr_fabric *fabric, uint32_t gpu);
+int hr_fabric_gpu(const struct hr_fabric *fabric, int ordinal);
+
+/* One state of the links. */
+struct hr_fabric_view {
+    struct hr_graph *graph;
+    struct hr_tables *tables;
+    unsigned kinds; /* of links that the graph is made of */
+    uint32_t users; /* the fabric's own */
+};
+/* The current view, until hr_fabric_drop. Never NULL. */
+const struct hr_fabric_view *hr_fabric_take(struct hr_fabric *fabric);
+void hr_fabric_drop(struct hr_fabric *fabric, const struct hr_fabric_view *view);
+
+/*
+ * All links that lead from one GPU to the other and to no third one, in that direction, carry traffic, or do not (`up`), or have the given
+ * rate: for whoever measures or verifies. A new view follows, and routers get new tables. 0 also where nothing changed; -EINVAL: no
+ * such GPUs, or no link between them; -ENOMEM: nothing changed.
+ */
+int hr_fabric_link_changed(struct hr_fabric *fabric, uint32_t from_gpu, uint32_t to_gpu, bool up);
+int hr_fabric_link_measured(struct hr_fabric *fabric, uint32_t from_gpu, uint32_t to_gpu, double gbps,
+                            uint32_t latency_ns);
+
+/* Looks whether links went down or came back since, where the machine tells (routers.h). Cheap when nothing did. Whether there is a
+ * new view. */
+bool hr_fabric_refresh(struct hr_fabric *fabric);
+/* The same for whoever has no fabric in hand, before work that may use links; nothing where there is none yet. */
+void hr_fabric_watch(void);
+
+/*
+ * Paths for `bytes` from one GPU to another that pass on data only over GPUs in relay_mask (bits by GPU number), chosen beside what is charged
+ * now. Errors of hr_route_for; no way at all is -ENETUNREACH. The caller finishes routes_out.
+ */
+int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *view, uint32_t from_gpu, uint32_t to_gpu,
+                    uint64_t bytes, uint64_t relay_mask, struct hr_routes *routes_out);
+/* What runs counts from charge to release, with the same view and routes. */
+void hr_fabric_charge(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);
+void hr_fabric_release(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);
+
+#endif

@@ -1,0 +1,118 @@
+#include "residency/track.h"
+
+#include "base/lock.h"
+
+#include <stdlib.h>
+
+static struct hr_mutex tracks_lock = HR_MUTEX_INIT(HR_RANK_FENCE + 1, "tracks");
+static struct hr_track *tracks; /* guarded by tracks_lock: those that nobody has */
+
+static void destroy(struct hr_track *track)
+{
+    for (int i = 0; i < HR_TRACK_STREAMS; i++) {
+        if (track->stream[i])
+            hr_drv.cuStreamDestroy_v2(track->stream[i]);
+        if (track->end[i])
+            hr_drv.cuEventDestroy_v2(track->end[i]);
+    }
+    for (int i = 0; i < HR_TRACK_EVENTS; i++)
+        if (track->event[i])
+            hr_drv.cuEventDestroy_v2(track->event[i]);
+    free(track);
+}
+
+static CUresult make(CUcontext context, struct hr_track **track_out)
+{
+    struct hr_track *track = calloc(1, sizeof *track);
+    CUresult r = track ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    for (int i = 0; i < HR_TRACK_STREAMS && r == CUDA_SUCCESS; i++) {
+        r = hr_drv.cuStreamCreate(&track->stream[i], CU_STREAM_NON_BLOCKING);
+        if (r == CUDA_SUCCESS)
+            r = hr_drv.cuEventCreate(&track->end[i], CU_EVENT_DISABLE_TIMING);
+    }
+    for (int i = 0; i < HR_TRACK_EVENTS && r == CUDA_SUCCESS; i++)
+        r = hr_drv.cuEventCreate(&track->event[i], CU_EVENT_DISABLE_TIMING);
+    if (r != CUDA_SUCCESS) {
+        if (track)
+            destroy(track);
+        return r;
+    }
+    track->context = context;
+    *track_out = track;
+    return CUDA_SUCCESS;
+}
+
+CUresult hr_track_take(CUcontext context, struct hr_track **track_out)
+{
+    struct hr_track *found = NULL;
+    hr_mutex_lock(&tracks_lock);
+    struct hr_track **link = &tracks;
+    while (*link && (*link)->context != context)
+        link = &(*link)->next;
+    if (*link) {
+        found = *link;
+        *link = found->next;
+    }
+    hr_mutex_unlock(&tracks_lock);
+    if (!found)
+        return make(context, track_out);
+    found->next = NULL;
+    *track_out = found;
+    return CUDA_SUCCESS;
+}
+
+void hr_track_give(struct hr_track *track)
+{
+    hr_mutex_lock(&tracks_lock);
+    track->next = tracks;
+    tracks = track;
+    hr_mutex_unlock(&tracks_lock);
+}
+
+bool hr_track_rests(const struct hr_track *track, CUresult *error_out)
+{
+    bool rests = true;
+    for (int i = 0; i < HR_TRACK_STREAMS; i++) {
+        CUresult r = hr_drv.cuStreamQuery(track->stream[i]);
+        rests = rests && r != CUDA_ERROR_NOT_READY;
+        if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
+            *error_out = r;
+    }
+    return rests;
+}
+
+/* An error is told before or after the end of the work, so it is asked until there is none, or it stays. */
+CUresult hr_track_wait(const struct hr_track *track)
+{
+    CUresult first = CUDA_SUCCESS;
+    for (int i = 0; i < HR_TRACK_STREAMS; i++) {
+        CUresult r = hr_drv.cuStreamSynchronize(track->stream[i]);
+        if (r != CUDA_SUCCESS) {
+            first = first == CUDA_SUCCESS ? r : first;
+            hr_drv.cuStreamSynchronize(track->stream[i]);
+        }
+    }
+    return first;
+}
+
+void hr_track_leave(CUcontext context)
+{
+    struct hr_track *dead = NULL;
+    hr_mutex_lock(&tracks_lock);
+    for (struct hr_track **link = &tracks; *link;) {
+        struct hr_track *track = *link;
+        if (track->context != context) {
+            link = &track->next;
+            continue;
+        }
+        *link = track->next;
+        track->next = dead;
+        dead = track;
+    }
+    hr_mutex_unlock(&tracks_lock);
+    while (dead) {
+        struct hr_track *next = dead->next;
+        destroy(dead);
+        dead = next;
+    }
+}

@@ -1,0 +1,53 @@
+/*
+ * Copies between the VRAM of two GPUs: over every path that the fabric has between them, in chunks that GPUs in between pass on.
+ *
+ * Each leg is done by the GPU that needs nobody's leave for its side of it: the source pushes into a relay's block, the destination fetches from
+ * one, relays push to each other. So only blocks of our own (relay.h) are ever shared, and what the job may reach of the windows stays as the job
+ * asked for. Without peer access a direct path lands in a block on the destination.
+ *
+ * The host never waits: chunks are linked by events, everything starts after what the job's stream held, and that stream goes on behind the last
+ * legs. So a stream of the job is at rest only when its transfers are, and whoever moves chunks waits for them as for any copy.
+ */
+#ifndef HR_RESIDENCY_TRANSFER_H
+#define HR_RESIDENCY_TRANSFER_H
+
+#include "driver/driver.h"
+
+struct hr_transfer {
+    CUdeviceptr to, from; /* window addresses, resident in the VRAM of: */
+    unsigned to_gpu, from_gpu;
+    size_t bytes;
+    CUstream stream; /* the job's */
+    bool per_thread; /* which of the two default streams a NULL stream is */
+};
+
+/*
+ * Within a submission that covers both ranges. *done_out = false: nothing was begun, because the driver's own copy is as good (small, or the
+ * direct path is all there is) or the only way (no fabric, no room for relays). Errors: the driver's, when it was begun and cannot be undone by
+ * copying again. Locks: HR_RANK_START + 1 and above; hold none.
+ */
+CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out);
+
+/*
+ * A call that waits or asks said r: whether that is the error of a failed link that transfers under way may have met. Then the error is
+ * ours to make good (hr_transfer_settle), and the call is to be made again. Locks: HR_RANK_FENCE + 2.
+ */
+bool hr_transfer_covers(CUresult r);
+
+/*
+ * After the job waited for work, or found it done, with result r. Transfers that are done are put away. Where a link failed under one, and nothing
+ * but transfers was submitted since, what had to go over that link is copied again over what is left of the machine, or through host
+ * memory, before this returns. Returns r; NVLINK_UNCORRECTABLE where that was not possible. Locks as above.
+ */
+CUresult hr_transfer_settle(CUresult r);
+
+/* Whether there is a transfer that was not put away. No lock. */
+bool hr_transfer_any(void);
+/* Puts transfers away that are done, without asking more than that. Locks as above. */
+void hr_transfer_reap(void);
+/* The context is about to end: waits for the transfers that use it. Locks as above. */
+void hr_transfer_leave(CUcontext context);
+/* Memory that no transfer needs at this moment goes back to the budget of the GPU (HR_MAX_GPUS = of all). How many bytes. Locks: as above. */
+size_t hr_transfer_trim(unsigned gpu);
+
+#endif

@@ -1,0 +1,490 @@
+/* Copies between GPUs over a machine of links: relayed, striped, in the job's stream's order, within the relays' budget, over links that fail. */
+#include "core_test.h"
+
+#include <dlfcn.h>
+
+#include "fabric/machine.h"
+#include "residency/context.h"
+#include "residency/quarantine.h"
+#include "residency/transfer.h"
+#include "simgpu/node.h"
+
+#define MOST 8
+static CUcontext context[MOST];
+
+/* A context on each GPU of a machine. */
+static void machine_of(const char *description, int count)
+{
+    context[0] = machine(description, "");
+    for (int g = 1; g < count; g++)
+        OK(cuCtxCreate_v2(&context[g], 0, g));
+}
+
+static void *node(const char *name)
+{
+    void *handle = dlopen(hr_driver_path(), RTLD_LAZY | RTLD_NOLOAD);
+    void *symbol = handle ? dlsym(handle, name) : NULL;
+    CHECK(symbol != NULL, "%s is not there", name);
+    return symbol;
+}
+
+/* What left a card by a port so far. */
+static uint64_t left_by(int element, int port)
+{
+    int (*counters)(int, int, struct sg_node_counters *) =
+        (int (*)(int, int, struct sg_node_counters *))node("sg_node_counters");
+    struct sg_node_counters c;
+    CHECK(counters(element, port, &c) == 0);
+    return c.bytes;
+}
+
+static void set_link(int element, int port, bool up)
+{
+    int (*set)(int, int, bool) = (int (*)(int, int, bool))node("sg_node_link_set");
+    CHECK(set(element, port, up) == 0);
+}
+
+static CUdeviceptr allocate_on(int gpu, size_t bytes)
+{
+    CUdeviceptr p;
+    OK(cuCtxSetCurrent(context[gpu]));
+    OK(cuMemAlloc_v2(&p, bytes));
+    return p;
+}
+
+static void put(int gpu, CUdeviceptr p, size_t bytes, uint64_t seed)
+{
+    uint64_t *host = malloc(bytes);
+    fill(host, bytes, seed, 0);
+    OK(cuCtxSetCurrent(context[gpu]));
+    OK(cuMemcpyHtoD_v2(p, host, bytes));
+    OK(cuCtxSynchronize());
+    free(host);
+}
+
+static void holds(int gpu, CUdeviceptr p, size_t bytes, uint64_t seed)
+{
+    uint64_t *host = malloc(bytes);
+    OK(cuCtxSetCurrent(context[gpu]));
+    OK(cuMemcpyDtoH_v2(host, p, bytes));
+    check(host, bytes, seed, 0);
+    free(host);
+}
+
+static CUstream stream_on(int gpu)
+{
+    CUstream s;
+    OK(cuCtxSetCurrent(context[gpu]));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    return s;
+}
+
+/* --- ways ------------------------------------------------------------------------------------------------------------ */
+
+static void relayed_over_both(void)
+{
+    enum { BYTES = 5 * MIB + 4096 };
+    machine_of("square4,vram=256M,host=1G", 4);
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES);
+    put(0, from, BYTES, 1);
+    put(3, to, BYTES, 2);
+    uint64_t before[4];
+    for (int p = 0; p < 4; p++)
+        before[p] = left_by(0, p);
+    CUstream s = stream_on(0);
+    OK(cuMemcpyPeerAsync(to, context[3], from, context[0], BYTES, s));
+    CHECK(hr_transfer_any(), "the driver has made the copy");
+    OK(cuStreamSynchronize(s));
+    CHECK(!hr_transfer_any());
+    holds(3, to, BYTES, 1);
+    /* Links 0 and 1 lead to GPU 1, links 2 and 3 to GPU 2: each has about a quarter. */
+    uint64_t sum = 0;
+    for (int p = 0; p < 4; p++) {
+        uint64_t bytes = left_by(0, p) - before[p];
+        CHECK(bytes > BYTES / 8, "%llu bytes left by port %d", (unsigned long long)bytes, p);
+        sum += bytes;
+    }
+    CHECK(sum == BYTES, "%llu bytes left", (unsigned long long)sum);
+    CHECK(left_by(1, 2) > 0 && left_by(2, 2) > 0, "no GPU passed anything on");
+}
+
+Test(transfer, two_gpus_pass_on_what_has_no_direct_link, .timeout = 60)
+{
+    char *report = apart(relayed_over_both);
+    was_safe(report);
+    free(report);
+}
+
+enum way { PLAIN, PLAIN_ASYNC, UNTYPED, UNTYPED_ASYNC, PEER, PEER_ASYNC, PER_THREAD, PER_THREAD_SYNC, LEGACY, WAYS };
+
+static void copy_by(enum way way, int to_gpu, CUdeviceptr to, int from_gpu, CUdeviceptr from, size_t bytes)
+{
+    CUstream s = stream_on(way % 2 ? to_gpu : from_gpu);
+    switch (way) {
+    case PLAIN: OK(cuMemcpyDtoD_v2(to, from, bytes)); break;
+    case PLAIN_ASYNC: OK(cuMemcpyDtoDAsync_v2(to, from, bytes, s)); break;
+    case UNTYPED: OK(cuMemcpy(to, from, bytes)); break;
+    case UNTYPED_ASYNC: OK(cuMemcpyAsync(to, from, bytes, s)); break;
+    case PEER: OK(cuMemcpyPeer(to, context[to_gpu], from, context[from_gpu], bytes)); break;
+    case PEER_ASYNC: OK(cuMemcpyPeerAsync(to, context[to_gpu], from, context[from_gpu], bytes, s)); break;
+    case PER_THREAD: OK(cuMemcpyDtoDAsync_v2_ptsz(to, from, bytes, NULL)); break;
+    case PER_THREAD_SYNC: OK(cuMemcpyDtoD_v2_ptds(to, from, bytes)); break;
+    default: OK(cuMemcpyDtoDAsync_v2(to, from, bytes, CU_STREAM_LEGACY)); break;
+    }
+    OK(cuCtxSynchronize());
+    OK(cuStreamDestroy_v2(s));
+}
+
+/* All kinds of calls, every pair, part of both buffers in host memory now and then. */
+static void all_pairs(const char *description, int count, bool with_peers)
+{
+    enum { BYTES = 4 * MIB + 512 };
+    struct hr_thread *t = hr_thread_self();
+    CUdeviceptr p[MOST];
+    uint64_t seed = 100;
+    int way = 0;
+    machine_of(description, count);
+    for (int g = 0; g < count; g++)
+        p[g] = allocate_on(g, BYTES);
+    for (int a = 0; with_peers && a < count; a++) {
+        OK(cuCtxSetCurrent(context[a]));
+        for (int b = 0; b < count; b++) {
+            int can = 0;
+            OK(cuDeviceCanAccessPeer(&can, a, b));
+            if (a != b && can)
+                OK(cuCtxEnablePeerAccess(context[b], 0));
+        }
+    }
+    for (int a = 0; a < count; a++) {
+        for (int b = 0; b < count; b++, way++) {
+            if (a == b)
+                continue;
+            put(a, p[a], BYTES, ++seed);
+            if (way % 5 == 0)
+                hr_access_evict_range(t, p[b] + 2 * MIB, 2 * MIB);
+            copy_by((enum way)(way % WAYS), b, p[b], a, p[a], BYTES);
+            holds(b, p[b], BYTES, seed);
+        }
+    }
+    CHECK(hr_lock_violations() == 0);
+}
+
+static void square_without(void)
+{
+    all_pairs("square4,vram=256M,host=1G", 4, false);
+}
+static void square_with(void)
+{
+    all_pairs("square4,vram=256M,host=1G", 4, true);
+}
+static void cubes(void)
+{
+    all_pairs("dgx1v,vram=256M,host=1G", 8, false);
+}
+static void switches(void)
+{
+    all_pairs("hgx-h100,vram=128M,host=1G,gpus=4", 4, false);
+}
+static void tree(void)
+{
+    all_pairs("pcie-box,vram=128M,host=1G,gpus=4", 4, true);
+}
+
+Test(transfer, every_pair_and_every_call_brings_the_right_bytes, .timeout = 120)
+{
+    void (*const bodies[])(void) = {square_without, square_with, cubes, switches, tree};
+    for (int i = 0; i < 5; i++) {
+        char *report = apart(bodies[i]);
+        was_safe(report);
+        free(report);
+    }
+}
+
+/* --- order ----------------------------------------------------------------------------------------------------------- */
+
+/* Filled, copied, changed where it came from and changed where it went, all in one stream's order and without a wait of the host. */
+static void in_order(void)
+{
+    enum { BYTES = 4 * MIB, WORDS = BYTES / 4 };
+    static uint32_t seen[WORDS];
+    setenv("SIMGPU_CHECK", "race", 1);
+    machine_of("square4,vram=256M,host=1G", 4);
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES), back = allocate_on(0, BYTES);
+    CUstream s = stream_on(0);
+    for (uint32_t round = 0; round < 6; round++) {
+        OK(cuMemsetD32Async(from, round, WORDS, s));
+        OK(cuMemcpyDtoDAsync_v2(to, from, BYTES, s));
+        OK(cuMemsetD32Async(from, 77, WORDS, s));
+        OK(cuMemcpyDtoDAsync_v2(back, to, BYTES, s));
+        OK(cuMemcpyDtoDAsync_v2(to, from, BYTES, s));
+        OK(cuStreamSynchronize(s));
+        OK(cuMemcpyDtoH_v2(seen, back, BYTES));
+        for (size_t i = 0; i < WORDS; i += 61)
+            CHECK(seen[i] == round, "round %u: word %zu came back as %u", round, i, seen[i]);
+        OK(cuMemcpyDtoH_v2(seen, to, BYTES));
+        for (size_t i = 0; i < WORDS; i += 61)
+            CHECK(seen[i] == 77, "round %u: word %zu is %u", round, i, seen[i]);
+    }
+}
+
+Test(transfer, it_has_its_place_in_the_jobs_stream, .timeout = 60)
+{
+    char *report = apart(in_order);
+    was_safe(report);
+    cr_assert_eq(figure(report, "\"race"), 0, "%s", report);
+    free(report);
+}
+
+static void CUDA_CB hold(void *open)
+{
+    while (!__atomic_load_n((int *)open, __ATOMIC_ACQUIRE))
+        sched_yield();
+}
+
+/* One that cannot begin keeps neither the host nor another one waiting, and its memory where it is. */
+static void held_up(void)
+{
+    enum { BYTES = 4 * MIB };
+    static int open;
+    machine_of("square4,vram=256M,host=1G", 4);
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES), other = allocate_on(3, BYTES);
+    put(0, from, BYTES, 5);
+    put(3, to, BYTES, 6);
+    put(3, other, BYTES, 6);
+    CUstream held = stream_on(0), freely = stream_on(0);
+    OK(cuLaunchHostFunc(held, hold, &open));
+    OK(cuMemcpyDtoDAsync_v2(to, from, BYTES, held));
+    OK(cuMemcpyDtoDAsync_v2(other, from, BYTES, freely));
+    OK(cuStreamSynchronize(freely));
+    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(held));
+    holds(3, other, BYTES, 5);
+    CHECK(!hr_quiet_now(1 << 0), "its stream was taken to be at rest");
+    __atomic_store_n(&open, 1, __ATOMIC_RELEASE);
+    OK(cuStreamSynchronize(held));
+    holds(3, to, BYTES, 5);
+}
+
+Test(transfer, one_that_has_to_wait_keeps_no_other_one_waiting, .timeout = 60)
+{
+    char *report = apart(held_up);
+    was_safe(report);
+    free(report);
+}
+
+/* --- what the job sees ----------------------------------------------------------------------------------------------- */
+
+static void peer_access_is_the_jobs(void)
+{
+    enum { BYTES = 4 * MIB };
+    machine_of("square4,vram=256M,host=1G", 4);
+    CUdeviceptr p[4];
+    for (int g = 0; g < 4; g++)
+        p[g] = allocate_on(g, BYTES);
+    for (int g = 0; g < 4; g++)
+        put(g, p[g], BYTES, (uint64_t)g);
+    for (int a = 0; a < 4; a++)
+        for (int b = 0; b < 4; b++)
+            if (a != b)
+                copy_by(PEER_ASYNC, b, p[b], a, p[a], BYTES);
+    OK(cuCtxSetCurrent(context[0]));
+    GIVES(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(context[1]));
+    OK(cuCtxEnablePeerAccess(context[1], 0));
+    GIVES(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(context[1], 0));
+    OK(cuCtxDisablePeerAccess(context[1]));
+    /* What the job did not ask for it has not got. */
+    OK(stride_add(p[1], 512, 8, 1, NULL));
+    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+}
+
+Test(transfer, peer_access_stays_as_the_job_has_it, .timeout = 60)
+{
+    free(apart(peer_access_is_the_jobs));
+}
+
+static void without_relays(void)
+{
+    enum { BYTES = 4 * MIB };
+    setenv("HEADROOM_PEERS", "off", 1);
+    machine_of("square4,vram=256M,host=1G", 4);
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES);
+    put(0, from, BYTES, 1);
+    put(3, to, BYTES, 2);
+    CUstream s = stream_on(0);
+    OK(cuMemcpyDtoDAsync_v2(to, from, BYTES, s));
+    CHECK(!hr_transfer_any(), "another GPU passes it on");
+    OK(cuStreamSynchronize(s));
+    holds(3, to, BYTES, 1);
+}
+
+Test(transfer, no_gpu_passes_on_data_where_that_is_off, .timeout = 60)
+{
+    free(apart(without_relays));
+}
+
+/* GPUs 1 and 2 have no context of the job's. */
+static void over_strangers(void)
+{
+    enum { BYTES = 4 * MIB };
+    setenv("HEADROOM_PEERS", "all", 1);
+    context[0] = machine("square4,vram=256M,host=1G", "");
+    OK(cuCtxCreate_v2(&context[3], 0, 3));
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES);
+    put(0, from, BYTES, 1);
+    put(3, to, BYTES, 2);
+    CUstream s = stream_on(0);
+    OK(cuMemcpyDtoDAsync_v2(to, from, BYTES, s));
+    CHECK(hr_transfer_any());
+    CUcontext current;
+    OK(cuCtxGetCurrent(&current));
+    CHECK(current == context[0]);
+    OK(cuStreamSynchronize(s));
+    holds(3, to, BYTES, 1);
+}
+
+Test(transfer, gpus_that_the_job_does_not_use_pass_on_data_if_it_may_be, .timeout = 60)
+{
+    char *report = apart(over_strangers);
+    was_safe(report);
+    free(report);
+}
+
+/* --- memory ---------------------------------------------------------------------------------------------------------- */
+
+static void relay_in_need(void)
+{
+    enum { BYTES = 8 * MIB };
+    machine_of("square4,vram=128M,host=1G", 4);
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES);
+    put(0, from, BYTES, 1);
+    put(3, to, BYTES, 2);
+    size_t limit = hr_tier_vram_limit(1);
+    copy_by(PLAIN_ASYNC, 3, to, 0, from, BYTES);
+    size_t lent = limit - hr_tier_vram_limit(1);
+    CHECK(lent > 0 && lent <= limit / 8, "%zu of %zu chunks are with relays", lent, limit);
+    /* More than its VRAM, of which a kernel names all: every chunk is wanted. */
+    size_t want = (limit + 1) * CHUNK;
+    CUdeviceptr large = allocate_on(1, want);
+    CUmodule module;
+    CUfunction f;
+    OK(cuModuleLoadData(&module, shim_ptx));
+    OK(cuModuleGetFunction(&f, module, "stride_add"));
+    uint64_t stride = CHUNK / 4;
+    uint32_t n = (uint32_t)(want / CHUNK), one = 1;
+    OK(cuMemsetD8_v2(large, 0, want));
+    OK(launch(f, 4, 128, NULL, (void *[]){&large, &stride, &n, &one}));
+    OK(cuCtxSynchronize());
+    CHECK(hr_tier_vram_limit(1) == limit || hr_tier_vram_limit(1) + lent > limit, "the relays kept what GPU 1 needs");
+    holds(3, to, BYTES, 1);
+    copy_by(PLAIN_ASYNC, 3, to, 0, from, BYTES); /* with less room, or none */
+    holds(3, to, BYTES, 1);
+}
+
+Test(transfer, relays_live_on_what_their_gpu_can_spare, .timeout = 60)
+{
+    char *report = apart(relay_in_need);
+    was_safe(report);
+    free(report);
+}
+
+static void relay_context_ends(void)
+{
+    enum { BYTES = 4 * MIB };
+    machine_of("square4,vram=256M,host=1G", 4);
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES);
+    put(0, from, BYTES, 1);
+    put(3, to, BYTES, 2);
+    CUstream s = stream_on(0);
+    for (int round = 0; round < 3; round++) {
+        OK(cuMemcpyDtoDAsync_v2(to, from, BYTES, s));
+        if (round < 2)
+            OK(cuCtxDestroy_v2(context[1 + round])); /* while it may still pass data on */
+        OK(cuCtxSetCurrent(context[0]));
+        OK(cuStreamSynchronize(s));
+        holds(3, to, BYTES, 1);
+        OK(cuCtxSetCurrent(context[0]));
+    }
+}
+
+Test(transfer, a_context_that_passes_on_data_may_end, .timeout = 60)
+{
+    char *report = apart(relay_context_ends);
+    was_safe(report);
+    free(report);
+}
+
+/* --- links that fail -------------------------------------------------------------------------------------------------- */
+
+static uint64_t fail_seed;
+
+/* DGX-1V, GPU 0 to GPU 5: two hops at least. GPU 0's links lead to 1, 2, 3, 3, 4, 4. */
+static void link_fails(void)
+{
+    enum { BYTES = 16 * MIB };
+    machine_of("dgx1v,vram=256M,host=1G", 8);
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(5, BYTES);
+    put(0, from, BYTES, fail_seed);
+    put(5, to, BYTES, fail_seed + 1);
+    CUstream s = stream_on(fail_seed % 2 ? 0 : 5);
+    OK(cuMemcpyPeerAsync(to, context[5], from, context[0], BYTES, s));
+    OK(cuStreamSynchronize(s));
+    holds(5, to, BYTES, fail_seed);
+    OK(cuMemcpyPeerAsync(from, context[0], to, context[5], BYTES, s)); /* and the machine is usable afterwards */
+    OK(cuStreamSynchronize(s));
+    holds(0, from, BYTES, fail_seed);
+}
+
+Test(transfer, a_link_that_dies_under_it_costs_the_job_nothing, .timeout = 300)
+{
+    unsigned rounds = is_long() ? 1000 : 6;
+    for (unsigned i = 0; i < rounds; i++) {
+        static const int element[] = {0, 0, 1, 4, 2, 3}, port[] = {0, 1, 3, 2, 3, 4};
+        char text[64];
+        fail_seed = 1000 + i;
+        unsigned at = (unsigned)(pattern(7, i) % (3 * MIB));
+        snprintf(text, sizeof text, "fail:%d.%d@%u", element[i % 6], port[i % 6], at);
+        setenv("SIMGPU_LINK", text, 1);
+        char *report = apart(link_fails);
+        was_safe(report);
+        free(report);
+    }
+}
+
+/* --- routers ---------------------------------------------------------------------------------------------------------- */
+
+static void ports_are_chosen(void)
+{
+    machine_of("square4,vram=256M,host=1G", 4);
+    struct hr_fabric *fabric;
+    CHECK(hr_fabric_get(&fabric) == 0);
+    int (*request)(int, uint64_t, uint64_t, bool, void *, struct sg_node_trace *) =
+        (int (*)(int, uint64_t, uint64_t, bool, void *, struct sg_node_trace *))node("sg_node_request");
+    struct sg_node_trace trace;
+    /* Equal sizes lie at multiples of the next power of two. */
+    uint64_t base = 3 * (UINT64_C(256) << 20);
+    for (int i = 0; i < 64; i++)
+        CHECK(request(0, base + (uint64_t)i * 2 * MIB, 4096, true, NULL, &trace) == 0 && trace.hops == 2 &&
+              trace.first_owner == 3);
+    unsigned used = 0;
+    for (int p = 0; p < 4; p++)
+        used += left_by(0, p) > 0;
+    const char *ports = getenv("HEADROOM_PORTS");
+    CHECK(used == (ports && strcmp(ports, "any") == 0 ? 1 : 4), "%s: %u ports", ports ? ports : "", used);
+    /* The way over GPU 1 goes; what is written anew knows it. */
+    set_link(1, 2, false);
+    set_link(1, 3, false);
+    CHECK(hr_fabric_refresh(fabric) && !hr_fabric_refresh(fabric));
+    uint64_t before = left_by(0, 0) + left_by(0, 1);
+    for (int i = 0; i < 16; i++)
+        CHECK(request(0, base + (uint64_t)i * 2 * MIB, 4096, false, NULL, &trace) == 0 && trace.hops == 2);
+    CHECK(left_by(0, 0) + left_by(0, 1) == before);
+    CHECK(request(0, base / 3, 4096, false, NULL, &trace) == 0 && trace.first_owner == 1);
+}
+
+Test(transfer, routers_have_tables_of_the_links_that_are_up, .timeout = 60)
+{
+    static const char *const choices[] = {"any", "roundrobin", "all", "address"};
+    for (int i = 0; i < 4; i++) {
+        setenv("HEADROOM_PORTS", choices[i], 1);
+        free(apart(ports_are_chosen));
+    }
+}

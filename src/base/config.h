@@ -34,6 +34,7 @@ struct hr_log_choice {
 enum hr_peers { HR_PEERS_OFF, HR_PEERS_AUTO, HR_PEERS_ALL };
 enum hr_port_choice { HR_PORT_AUTO, HR_PORT_ANY, HR_PORT_ROUNDROBIN, HR_PORT_ALL, HR_PORT_ADDRESS };
 enum hr_policy_choice { HR_POLICY_PREDICT, HR_POLICY_LRU, HR_POLICY_STATIC };
+enum hr_verify { HR_VERIFY_AUTO, HR_VERIFY_OFF };
 enum hr_commit { HR_COMMIT_AUTO, HR_COMMIT_LAZY, HR_COMMIT_EAGER };
 
 struct hr_config {
@@ -50,8 +51,11 @@ struct hr_config {
     char stats[HR_CONFIG_TEXT_BYTES]; /* path pattern; "" = off */
     char trace[HR_CONFIG_TEXT_BYTES]; /* path pattern; "" = off */
     struct hr_log_choice log;
-    char driver[HR_CONFIG_TEXT_BYTES]; /* the real driver's file or folder; "" = search */
-    char topo[HR_CONFIG_TEXT_BYTES];   /* topology file; "" = ask the machine */
+    char driver[HR_CONFIG_TEXT_BYTES];     /* the real driver's file or folder; "" = search */
+    char topo[HR_CONFIG_TEXT_BYTES];       /* topology file; "" = ask the machine */
+    char topo_cache[HR_CONFIG_TEXT_BYTES]; /* "" = the usual place, "off" = none */
+    enum hr_verify verify;
+    uint64_t verify_wait_ns; /* for one copy */
     bool disable;
 };
 

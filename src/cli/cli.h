@@ -20,6 +20,7 @@ enum hr_cli_status {
 int hr_cli_run(int argc, char **argv);
 int hr_cli_sim(int argc, char **argv);
 int hr_cli_report(int argc, char **argv);
+int hr_cli_topo(int argc, char **argv);
 
 /* Prints one line "headroom: ..." to stderr and returns `status`. */
 int hr_cli_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -33,6 +34,10 @@ struct hr_cli_places {
 /* Looks beside this executable (a build folder: libheadroom.so, simgpu/libcuda.so.1), then in LIBDIR/headroom, first
  * relative to the executable (so that a moved or staged installation works), then where meson was told to install. */
 void hr_cli_find_places(struct hr_cli_places *places_out);
+
+/* Sets SIMGPU, HEADROOM_DRIVER and the loader's path of this process, so that it, and what it becomes or starts, has that machine below
+ * headroom. Returns HR_CLI_OK, or a status after a message. */
+int hr_cli_simulate(const struct hr_cli_places *places, const char *machine);
 
 /* What a job would find as libcuda.so.1 by HEADROOM_DRIVER, LD_LIBRARY_PATH and the loader's own search.
  * 1 = a driver, 0 = none, -1 = cannot tell, because this process itself runs under the shim at `shim`. */

@@ -12,6 +12,7 @@ static const char usage[] =
     "  headroom sim [MACHINE] -- CMD...                run CMD on a simulated GPU node, without headroom\n"
     "  headroom report [--json] [--sites N] FILE...    a readable summary of stats logs\n"
     "  headroom report --timeline FILE [-o SVG]        draws a simulated GPU's timeline\n"
+    "  headroom topo [--sim MACHINE | --file FILE]     how the GPUs are connected, and what that carries\n"
     "  headroom SUBCOMMAND --help                      the flags of a subcommand\n"
     "  headroom --version\n";
 
@@ -22,6 +23,7 @@ static const struct {
     {"run", hr_cli_run},
     {"sim", hr_cli_sim},
     {"report", hr_cli_report},
+    {"topo", hr_cli_topo},
 };
 
 int hr_cli_fail(int status, const char *format, ...)
@@ -40,7 +42,7 @@ int hr_cli_fail(int status, const char *format, ...)
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        return hr_cli_fail(HR_CLI_USAGE, "no subcommand (run, sim or report; `headroom --help` says more)");
+        return hr_cli_fail(HR_CLI_USAGE, "no subcommand (run, sim, report or topo; `headroom --help` says more)");
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         fputs(usage, stdout);
@@ -55,5 +57,6 @@ int main(int argc, char **argv)
             return subcommands[i].entry(argc - 1, argv + 1);
         }
     }
-    return hr_cli_fail(HR_CLI_USAGE, "no subcommand '%s' (run, sim or report; `headroom --help` says more)", argv[1]);
+    return hr_cli_fail(HR_CLI_USAGE, "no subcommand '%s' (run, sim, report or topo; `headroom --help` says more)",
+                       argv[1]);
 }

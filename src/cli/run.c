@@ -117,7 +117,7 @@ static int tell_host_memory(void)
     return hr_config_accepts(hr_config_find("HEADROOM_HOST"), size) ? set("HEADROOM_HOST", size) : HR_CLI_OK;
 }
 
-static int simulate_below_shim(const struct hr_cli_places *places, const char *machine)
+int hr_cli_simulate(const struct hr_cli_places *places, const char *machine)
 {
     char driver[PATH_MAX + 16];
 
@@ -200,7 +200,7 @@ int hr_cli_run(int argc, char **argv)
         return hr_cli_fail(HR_CLI_USAGE, "run: no command to run (headroom run [FLAGS] -- CMD...)");
     }
     hr_cli_find_places(&places);
-    status = machine != NULL ? simulate_below_shim(&places, machine) : HR_CLI_OK;
+    status = machine != NULL ? hr_cli_simulate(&places, machine) : HR_CLI_OK;
     if (status == HR_CLI_OK) {
         status = preload(&places);
     }

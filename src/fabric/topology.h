@@ -110,6 +110,20 @@ uint32_t hr_topology_links(const struct hr_topology *topology, uint32_t a, uint3
 /* The kind's own default latency of one crossing, nanoseconds: used where no source says better. */
 uint32_t hr_topology_default_latency_ns(enum hr_link_kind kind);
 
+/*
+ * A topology with these elements as its GPUs, in this order, and with all that is no GPU of `from`; links of the kinds in the mask
+ * between what is kept, with their rates and states. Numbers of ports change, names do not. -EINVAL: one of them is no GPU, or is
+ * there twice; -ENOMEM.
+ */
+int hr_topology_pick(const struct hr_topology *from, const uint32_t *gpu_elements, uint32_t gpus, unsigned kinds,
+                     struct hr_topology **topology_out);
+
+/*
+ * A PCI bus id ("[domain:]bus:device[.function]", hexadecimal in any case and width) as all of this room write it:
+ * "0000:07:00.0". id_out holds HR_TOPOLOGY_NAME_BYTES. false: it is none.
+ */
+bool hr_topology_bus_id(const char *text, char *id_out);
+
 /* ---- generators; NULL without memory or for sizes out of range ---- */
 
 /* A torus with `dims` extents of 1..64 (extent 2 gets one link, not two), neighbours joined by `links` links each. */

@@ -1,0 +1,119 @@
+/*
+ * Twice clone with the memory shared and the caller held until exec, as vfork does, which neither copies page tables nor runs fork
+ * handlers. The first child exists so that the second is nobody's in this process: it ends at once, silently, and the helper is
+ * left to init. What runs in them makes system calls only, by number: the C library's wrappers may keep books in memory that is
+ * the job's.
+ */
+#include "base/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define STACK_BYTES (UINT64_C(64) << 10) /* of each of the two */
+#define MOST_CLOSED 4096                 /* descriptors, on kernels without close_range */
+#define SIGNALS 64
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+#define PLAIN __attribute__((no_sanitize("address", "thread", "undefined")))
+
+struct start {
+    const char *path;
+    char *const *argv, *const *envp;
+    int null_fd, pipe_fd;
+    char *stack;
+    volatile int error; /* of whatever failed in the children; they share this memory */
+};
+
+static PLAIN int become_helper(void *arg)
+{
+    struct start *start = arg;
+    uint64_t none = 0, plain[4] = {0}; /* the kernel's struct sigaction: SIG_DFL */
+
+    for (int signal = 1; signal <= SIGNALS; signal++)
+        syscall(SYS_rt_sigaction, signal, plain, NULL, sizeof none);
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none);
+    if (syscall(SYS_dup3, start->null_fd, STDIN_FILENO, 0) < 0 ||
+        syscall(SYS_dup3, start->pipe_fd, STDOUT_FILENO, 0) < 0 ||
+        syscall(SYS_dup3, start->null_fd, STDERR_FILENO, 0) < 0) {
+        start->error = errno;
+        return 1;
+    }
+    if (syscall(SYS_close_range, 3, ~0U, 0) < 0) {
+        for (int fd = 3; fd < MOST_CLOSED; fd++)
+            syscall(SYS_close, fd);
+    }
+    syscall(SYS_execve, start->path, start->argv, start->envp);
+    start->error = errno;
+    return 1;
+}
+
+static PLAIN int leave_behind(void *arg)
+{
+    struct start *start = arg;
+
+    if (clone(become_helper, start->stack + STACK_BYTES, CLONE_VM | CLONE_VFORK | SIGCHLD, start) < 0)
+        start->error = errno;
+    return 0;
+}
+
+/* A descriptor above those of standard input, output and error, which the job may have closed. */
+static int raise_fd(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    int raised = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close(fd);
+    return raised;
+}
+
+static int start_helper(struct start *start)
+{
+    sigset_t all, kept;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &kept); /* no handler of the job may run in the children */
+    pid_t pid = clone(leave_behind, start->stack + 2 * STACK_BYTES, CLONE_VM | CLONE_VFORK, start);
+    int error = pid < 0 ? errno : 0;
+    while (pid > 0 && waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR)
+        continue;
+    pthread_sigmask(SIG_SETMASK, &kept, NULL);
+    return error ? error : start->error;
+}
+
+int hr_child_start(const char *path, char *const argv[], char *const envp[], int *fd_out)
+{
+    struct start start = {.path = path, .argv = argv, .envp = envp, .null_fd = -1, .pipe_fd = -1};
+    int ends[2] = {-1, -1}, error = 0;
+
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return -errno;
+    start.null_fd = raise_fd(open("/dev/null", O_RDWR | O_CLOEXEC));
+    start.pipe_fd = raise_fd(ends[1]);
+    start.stack = mmap(NULL, 2 * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    if (start.null_fd < 0 || start.pipe_fd < 0 || start.stack == MAP_FAILED)
+        error = errno;
+    if (error == 0)
+        error = start_helper(&start);
+    if (start.stack != MAP_FAILED)
+        munmap(start.stack, 2 * STACK_BYTES);
+    if (start.null_fd >= 0)
+        close(start.null_fd);
+    if (start.pipe_fd >= 0)
+        close(start.pipe_fd);
+    if (error != 0) {
+        close(ends[0]);
+        return -error;
+    }
+    *fd_out = ends[0];
+    return 0;
+}

@@ -178,7 +178,7 @@ float *team_weight(struct team *team, int parameter, size_t *bytes_out)
             continue;
         float *here = need(malloc(weight->bytes));
         gpu_download(t->gpu, weight, here);
-        if (values && memcmp(values, here, weight->bytes)) {
+        if (values && memcmp(values, here, weight->bytes) != 0) {
             fprintf(stderr, "train_gpt: GPUs 0 and %d hold different values of %s\n", k,
                     parameter_at(&t->shape, parameter).name);
             exit(1);

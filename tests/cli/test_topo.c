@@ -253,7 +253,7 @@ Test(topo, a_bad_topology_file_is_named_in_one_line_and_done_without)
 
 Test(topo, extras_beside_a_file_have_the_last_word)
 {
-    char path[128];
+    char path[640];
 
     snprintf(path, sizeof path, "cp %s %s/m.xml", machine_file("square4"), folder);
     cr_assert(system(path) == 0);

@@ -96,13 +96,15 @@ static void set_timer(uint64_t wait_ns)
     setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-static void probe_pair(int item, const char *from, const char *to, uint64_t wait_ns)
+/* false: another process has to go on behind this item. */
+static bool probe_pair(int item, const char *from, const char *to, uint64_t wait_ns)
 {
     static const char *const states[] = {"skipped", "good", "corrupts", "hangs", "fails"};
     struct hr_measured measured = {0};
     bool host = strcmp(from, to) == 0;
 
-    if (hr_measure_prepare(from, to)) {
+    bool prepared = hr_measure_prepare(from, to);
+    if (prepared) {
         printf("begin %d\n", item);
         fflush(stdout);
         set_timer(wait_ns);
@@ -115,6 +117,12 @@ static void probe_pair(int item, const char *from, const char *to, uint64_t wait
     printf("end %d %s %" PRIu64 " %" PRIu64 "\n", item, states[measured.state], measured.mbps,
            host ? measured.back_mbps : measured.start_ns);
     fflush(stdout);
+    if (!prepared || measured.state == HR_PAIR_GOOD)
+        return true;
+    set_timer(wait_ns);
+    bool goes_on = hr_measure_go_on(from, to);
+    set_timer(0);
+    return goes_on;
 }
 
 /* argv: --probe NS FROM,TO ... */
@@ -138,7 +146,8 @@ static int probe(int argc, char **argv)
         if (!comma)
             return hr_cli_fail(HR_CLI_USAGE, "topo: --probe NS FROM,TO ...");
         *comma = 0;
-        probe_pair(i - 2, argv[i], comma + 1, wait_ns);
+        if (!probe_pair(i - 2, argv[i], comma + 1, wait_ns))
+            break;
     }
     /* Contexts are left to the driver: taking them down could hang where a copy has failed. */
     fflush(stdout);

@@ -196,10 +196,10 @@ static void find_routers(struct hr_fabric *fabric)
     dlerror(); /* what the driver lacks is nothing that the job's next dlerror should tell */
 }
 
-static void publish(struct hr_fabric *fabric)
+static void publish(struct hr_fabric *fabric) HR_REQUIRES(change_lock)
 {
     struct hr_tables_options options = table_options();
-    int rc = fabric->routers ? hr_routers_publish(fabric->routers, &options) : 0;
+    int rc = fabric->routers ? hr_routers_publish(fabric->routers, fabric->topology, &options) : 0;
 
     if (rc != 0)
         hr_log(HR_LOG_WARN, "the routers could not be given tables: %s", strerror(-rc));

@@ -91,14 +91,13 @@ static uint64_t take_both(struct end *from, struct end *to, uint64_t most_bytes)
 }
 
 /* On the stream of the GPU that sends, or of the one that the host sends to. */
-static bool copy(const struct end *from, const struct end *to, uint64_t bytes, CUstream stream)
+static CUresult copy(const struct end *from, const struct end *to, uint64_t bytes, CUstream stream)
 {
     if (!from->gpu)
-        return OK(hr_drv.cuMemcpyHtoDAsync_v2(to->address, from->host, bytes, stream));
+        return hr_drv.cuMemcpyHtoDAsync_v2(to->address, from->host, bytes, stream);
     if (!to->gpu)
-        return OK(hr_drv.cuMemcpyDtoHAsync_v2(to->host, from->address, bytes, stream));
-    return OK(
-        hr_drv.cuMemcpyPeerAsync(to->address, to->gpu->context, from->address, from->gpu->context, bytes, stream));
+        return hr_drv.cuMemcpyDtoHAsync_v2(to->host, from->address, bytes, stream);
+    return hr_drv.cuMemcpyPeerAsync(to->address, to->gpu->context, from->address, from->gpu->context, bytes, stream);
 }
 
 /* Nanoseconds of one copy at its best; negative: it failed. */
@@ -111,7 +110,7 @@ static double time_copy(const struct end *from, const struct end *to, uint64_t b
         return -1;
     for (int i = 0; i < TIMES; i++) {
         float ms;
-        if (!OK(hr_drv.cuEventRecord(gpu->begin, gpu->stream)) || !copy(from, to, bytes, gpu->stream) ||
+        if (!OK(hr_drv.cuEventRecord(gpu->begin, gpu->stream)) || !OK(copy(from, to, bytes, gpu->stream)) ||
             !OK(hr_drv.cuEventRecord(gpu->end, gpu->stream)) || !OK(hr_drv.cuStreamSynchronize(gpu->stream)) ||
             !OK(hr_drv.cuEventElapsedTime(&ms, gpu->begin, gpu->end)))
             return -1;
@@ -184,20 +183,24 @@ static enum hr_pair_state prove(struct end *from, struct end *to, uint32_t *word
     memset(words, 0, bytes);
     if (!OK(hr_drv.cuMemcpyDtoH_v2(words, from->address, bytes)) || !holds_pattern(words, bytes, seed))
         return HR_PAIR_UNPROVEN;
-    if (!copy(from, to, bytes, from->gpu->stream) || !OK(hr_drv.cuStreamSynchronize(from->gpu->stream)))
-        return HR_PAIR_FAILS;
+    CUresult r = copy(from, to, bytes, from->gpu->stream);
+    if (r == CUDA_SUCCESS)
+        r = hr_drv.cuStreamSynchronize(from->gpu->stream);
+    if (r != CUDA_SUCCESS) /* a link that went down tells so, and whoever uses it copes with it then */
+        return r == CUDA_ERROR_NVLINK_UNCORRECTABLE ? HR_PAIR_UNPROVEN : HR_PAIR_FAILS;
     memset(words, 0, bytes);
     if (!OK(hr_drv.cuCtxSetCurrent(to->gpu->context)) || !OK(hr_drv.cuMemcpyDtoH_v2(words, to->address, bytes)))
         return HR_PAIR_UNPROVEN;
     return holds_pattern(words, bytes, seed) ? HR_PAIR_GOOD : HR_PAIR_CORRUPTS;
 }
 
-static bool enable(struct gpu *from, struct gpu *to)
+static CUresult enable(struct gpu *from, struct gpu *to)
 {
-    if (!OK(hr_drv.cuCtxSetCurrent(from->context)))
-        return false;
-    CUresult r = hr_drv.cuCtxEnablePeerAccess(to->context, 0);
-    return r == CUDA_SUCCESS || r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    CUresult r = hr_drv.cuCtxSetCurrent(from->context);
+
+    if (r == CUDA_SUCCESS)
+        r = hr_drv.cuCtxEnablePeerAccess(to->context, 0);
+    return r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : r;
 }
 
 static void disable(struct gpu *from, struct gpu *to)
@@ -214,12 +217,13 @@ void hr_measure_path(const char *from, const char *to, struct hr_measured *measu
     if (!source.gpu || !target.gpu || source.gpu == target.gpu)
         return;
     /* One direction is enough for the copy engine. Few connections may be open at once, so each is closed again. */
-    bool there = enable(source.gpu, target.gpu), back = enable(target.gpu, source.gpu);
+    CUresult onward = enable(source.gpu, target.gpu), backward = enable(target.gpu, source.gpu);
+    bool there = onward == CUDA_SUCCESS, back = backward == CUDA_SUCCESS;
     uint64_t bytes = there || back ? take_both(&source, &target, LONG_BYTES) : 0;
     uint32_t *words = bytes ? malloc(bytes) : NULL;
     if (words)
         measured_out->state = prove(&source, &target, words, bytes);
-    else if (!there && !back)
+    else if (onward == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED && backward == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
         measured_out->state = HR_PAIR_FAILS; /* the enabling decides, not the query */
     give_back(&source);
     give_back(&target);
@@ -231,6 +235,16 @@ void hr_measure_path(const char *from, const char *to, struct hr_measured *measu
         disable(source.gpu, target.gpu);
     if (back)
         disable(target.gpu, source.gpu);
+}
+
+static bool works(const struct gpu *gpu)
+{
+    return gpu && OK(hr_drv.cuCtxSetCurrent(gpu->context)) && OK(hr_drv.cuCtxSynchronize());
+}
+
+bool hr_measure_go_on(const char *from, const char *to)
+{
+    return works(find_gpu(from)) && works(find_gpu(to));
 }
 
 void hr_measure_host(const char *gpu, struct hr_measured *measured_out)

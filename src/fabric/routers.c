@@ -231,21 +231,18 @@ static int lay_out(const struct hr_topology *topology, struct range *ranges, uin
     return rc;
 }
 
-int hr_routers_publish(const struct hr_routers *routers, const struct hr_tables_options *options)
+int hr_routers_publish(const struct hr_routers *routers, const struct hr_topology *topology,
+                       const struct hr_tables_options *options)
 {
-    struct hr_topology *topology = NULL;
     struct hr_tables *tables = NULL;
     struct hr_graph *graph = NULL;
     struct range *ranges = NULL;
     uint32_t count = 0;
-    int rc = hr_routers_read(routers, &topology);
 
-    if (rc != 0)
-        return rc;
     /* Only links of their own: over PCIe the hardware finds its way by itself. */
     graph = hr_graph_compile(topology, HR_LINKS_FABRIC);
     ranges = calloc(topology->gpu_count + 1, sizeof *ranges);
-    rc = graph && ranges ? hr_tables_compute(graph, options, &tables) : -ENOMEM;
+    int rc = graph && ranges ? hr_tables_compute(graph, options, &tables) : -ENOMEM;
     if (rc == 0)
         rc = lay_out(topology, ranges, &count);
     if (rc == 0)
@@ -253,6 +250,5 @@ int hr_routers_publish(const struct hr_routers *routers, const struct hr_tables_
     free(ranges);
     hr_tables_destroy(tables);
     hr_graph_destroy(graph);
-    hr_topology_destroy(topology);
     return rc;
 }

@@ -41,7 +41,8 @@ static void print_help(void)
         "  --json          everything, for programs\n"
         "  --xml           as NCCL topology XML\n"
         "  --svg FILE      a picture (- = standard output), coloured by the load when every GPU sends to every other\n"
-        "  --report FILE   the traffic on each link of a job on a simulated node (its SIMGPU_REPORT)\n"
+        "  --report FILE   what a job, running or finished, has sent between its GPUs (its stats log), or the traffic\n"
+        "                  and the load of each link of a simulated node (its SIMGPU_REPORT)\n"
         "\n"
         "With --probe NS PAIR... it is the helper that headroom starts to try copies; that is not for users.\n");
 }

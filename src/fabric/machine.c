@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "driver/driver.h"
 #include "fabric/discover.h"
+#include "fabric/portcount.h"
 #include "fabric/routers.h"
 
 #include <dlfcn.h>
@@ -306,6 +307,8 @@ static int make(struct hr_fabric **fabric_out) HR_REQUIRES(change_lock)
         return rc;
     }
     publish(fabric);
+    if (fabric->routers)
+        hr_portcount_start(fabric->routers, fabric->topology, fabric->ordinal);
     *fabric_out = fabric;
     return 0;
 }

@@ -32,6 +32,10 @@ int hr_routers_read(const struct hr_routers *routers, struct hr_topology **topol
 int hr_routers_publish(const struct hr_routers *routers, const struct hr_topology *topology,
                        const struct hr_tables_options *options);
 
+/* What left an element by a port so far: all of it, and of that what came from others. -EIO: no such port. */
+int hr_routers_counters(const struct hr_routers *routers, uint32_t element, uint32_t port, uint64_t *bytes_out,
+                        uint64_t *forwarded_bytes_out);
+
 /* Rises with every link that goes down or comes back. */
 uint64_t hr_routers_epoch(const struct hr_routers *routers);
 

@@ -1,7 +1,8 @@
 /*
- * A job that copies between every two GPUs in all the ways there are, for test_paths.c: paths_job [force].
+ * A job that copies between every two GPUs in all the ways there are, for test_paths.c: paths_job ask|force|streams.
  *
- * It enables peer access where it is offered (force: everywhere, and takes a refusal for an answer), and tells how many copies arrived
+ * It enables peer access where it is offered (force: everywhere, and takes a refusal for an answer; streams: where it is offered, and it
+ * makes only large copies on streams), and tells how many copies arrived
  * wrong and how many GPUs are peers: "wrong 0 of 72, peers 8". Status 0 unless a call fails.
  */
 #include <cuda.h>
@@ -133,11 +134,13 @@ static void try(enum way way, int a, int b)
 int main(int argc, char **argv)
 {
     set_up();
-    enable(argc > 1 && strcmp(argv[1], "force") == 0);
+    const char *how = argc > 1 ? argv[1] : "ask";
+    enable(strcmp(how, "force") == 0);
+    int ways = strcmp(how, "streams") == 0 ? PLAIN_ASYNC + 1 : WAYS;
     for (int a = 0; a < gpus; a++) {
         for (int b = 0; b < gpus; b++) {
-            for (enum way way = 0; a != b && way < WAYS; way++)
-                try(way, a, b);
+            for (int way = 0; a != b && way < ways; way++)
+                try((enum way)way, a, b);
         }
     }
     printf("wrong %d of %d, peers %d\n", wrong, copies, peers);

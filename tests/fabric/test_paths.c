@@ -112,6 +112,18 @@ Test(paths, K49_on_cards_that_are_no_peers_the_jobs_own_error_stays_true_and_not
     cr_expect_str_empty(under.err);
 }
 
+Test(paths, links_that_fail_in_the_job_are_gone_round_whoever_tells_of_them)
+{
+    static const char *const deny[] = {"SIMGPU_DENY=", "SIMGPU_DENY=routers"}; /* the other one: NVML */
+
+    for (int i = 0; i < 2; i++) {
+        struct told told =
+            run("run", "square4,vram=64M", "streams", ENV("SIMGPU_LINK=fail:0.0@1000000,fail:0.1@900000", deny[i]));
+        cr_expect_eq(told.wrong, 0);
+        cr_expect_str_empty(told.err);
+    }
+}
+
 Test(paths, a_link_that_fails_under_the_trial_is_no_path_that_lies)
 {
     struct told told = run("run", "square4,vram=64M", "ask", ENV("SIMGPU_LINK=fail:0.0@1000000,fail:0.1@20000000"));

@@ -93,6 +93,7 @@ struct sg_config {
     bool replay;         /* the seed and the job's calls decide everything, see replay.c */
     bool sync;           /* SIMGPU_SYNC: every submission waits for its end */
     bool deny_host_numa; /* SIMGPU_DENY */
+    bool deny_routers;   /* the same: the node's calls tell of no elements */
     bool eager;          /* CUDA_MODULE_LOADING=EAGER: libraries are loaded into all contexts at once */
     int log_level;       /* SIMGPU_LOG: 0 off, 1 error, 2 warn (default), 3 info */
     char report[4096];   /* SIMGPU_REPORT, %p expanded when written; "" = none */

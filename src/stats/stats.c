@@ -31,6 +31,9 @@ static _Atomic(uint64_t) last_ns; /* of the last interval line */
 static bool finished;             /* guarded by log_lock */
 static unsigned gpu_count;        /* set once */
 static _Atomic(size_t) peaks[HR_MAX_GPUS][HR_LEVEL_COUNT];
+static _Atomic(uint64_t) sent_bytes[HR_MAX_GPUS][HR_MAX_GPUS][HR_SENT_COUNT];
+static _Atomic(uint64_t) sent_copies[HR_MAX_GPUS][HR_MAX_GPUS];
+static void (*_Atomic put_ports)(struct hr_json *json);
 
 uint64_t hr_stat_sum(enum hr_stat stat)
 {
@@ -60,6 +63,19 @@ void hr_stats_level(unsigned gpu, enum hr_stats_level level, size_t bytes)
 size_t hr_stats_peak(unsigned gpu, enum hr_stats_level level)
 {
     return atomic_load(&peaks[gpu][level]);
+}
+
+void hr_stats_sent(unsigned from, unsigned to, enum hr_stats_way way, uint64_t bytes)
+{
+    if (from >= HR_MAX_GPUS || to >= HR_MAX_GPUS)
+        return;
+    atomic_fetch_add_explicit(&sent_bytes[from][to][way], bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&sent_copies[from][to], 1, memory_order_relaxed);
+}
+
+void hr_stats_set_ports(void (*put)(struct hr_json *json))
+{
+    atomic_store(&put_ports, put);
 }
 
 static void write_line_locked(struct hr_json *j) HR_REQUIRES(log_lock)
@@ -97,6 +113,39 @@ static void put_counters(struct hr_json *j)
     hr_json_number(j, "peak_vram_bytes", vram);
     hr_json_number(j, "peak_host_bytes", host);
     hr_json_close(j, '}');
+}
+
+static void put_sent(struct hr_json *j, unsigned from, unsigned to)
+{
+    static const char *const names[] = {"direct_bytes", "relayed_bytes", "staged_bytes"};
+    uint64_t copies = atomic_load_explicit(&sent_copies[from][to], memory_order_relaxed);
+    if (copies == 0)
+        return;
+    hr_json_open(j, NULL, '{');
+    hr_json_number(j, "from", from);
+    hr_json_number(j, "to", to);
+    hr_json_number(j, "copies", copies);
+    for (int way = 0; way < HR_SENT_COUNT; way++)
+        hr_json_number(j, names[way], atomic_load_explicit(&sent_bytes[from][to][way], memory_order_relaxed));
+    hr_json_close(j, '}');
+}
+
+/* Between GPUs: nothing where there is one. */
+static void put_traffic(struct hr_json *j)
+{
+    void (*ports)(struct hr_json *) = atomic_load(&put_ports);
+    if (gpu_count < 2)
+        return;
+    hr_json_open(j, "traffic", '[');
+    for (unsigned from = 0; from < gpu_count; from++)
+        for (unsigned to = 0; to < gpu_count; to++)
+            put_sent(j, from, to);
+    hr_json_close(j, ']');
+    if (!ports)
+        return;
+    hr_json_open(j, "ports", '[');
+    ports(j);
+    hr_json_close(j, ']');
 }
 
 static void put_command(struct hr_json *j)
@@ -180,6 +229,7 @@ void hr_stats_tick(void)
         begin_locked(&j, "interval");
         hr_json_number(&j, "t_ns", now - start_ns);
         put_counters(&j);
+        put_traffic(&j);
         hr_json_close(&j, '}');
         write_line_locked(&j);
     }
@@ -261,6 +311,7 @@ void hr_stats_finish(const char *exit_kind)
         }
         hr_json_close(&j, ']');
         put_counters(&j);
+        put_traffic(&j);
         put_sites(&j);
         hr_json_close(&j, '}');
         write_line_locked(&j);

@@ -557,3 +557,22 @@ void hr_fabric_release(struct hr_fabric *fabric, const struct hr_fabric_view *of
     hr_account_release(&((struct view *)of)->account, routes);
     hr_mutex_unlock(&lock);
 }
+
+/* ---- the way to the host ---- */
+
+int64_t hr_fabric_host_mbps(struct hr_fabric *fabric, uint32_t gpu, bool to_host)
+{
+    double gbps = 0;
+
+    if (gpu >= fabric->gpus)
+        return 0;
+    hr_mutex_lock(&change_lock);
+    const struct hr_element *element = &fabric->topology->elements[fabric->topology->gpus[gpu]];
+    for (uint32_t p = 0; p < element->port_count; p++) {
+        const struct hr_port *port = &element->ports[p];
+        if (port->kind == HR_LINK_PCIE && port->peer >= 0)
+            gbps += to_host ? port->gbps : fabric->topology->elements[port->peer].ports[port->peer_port].gbps;
+    }
+    hr_mutex_unlock(&change_lock);
+    return (int64_t)(gbps * 1000);
+}

@@ -72,4 +72,7 @@ int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *view,
 void hr_fabric_charge(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);
 void hr_fabric_release(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);
 
+/* What a GPU's own PCIe links carry towards the host, or from it, in MB/s; 0 = not known. Locks: HR_RANK_START + 1. */
+int64_t hr_fabric_host_mbps(struct hr_fabric *fabric, uint32_t gpu, bool to_host);
+
 #endif

@@ -6,6 +6,8 @@
 #include "base/log.h"
 #include "policy/policy.h"
 #include "residency/context.h"
+#include "residency/fixed.h"
+#include "residency/lend.h"
 #include "residency/move.h"
 #include "residency/peers.h"
 #include "tier/tier.h"
@@ -83,8 +85,13 @@ static enum hr_touch touch_refs(struct hr_extent *e, uint64_t now, int user, uns
 
 static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_t now, int user, unsigned depth)
 {
-    if (__builtin_expect(user >= 0 && user != e->gpu, 0) && hr_peers_meet_in_vram((unsigned)user, e->gpu))
-        atomic_store_explicit(&e->stays, 1, memory_order_relaxed);
+    if (__builtin_expect(user >= 0 && user != e->gpu, 0)) {
+        if (hr_peers_meet_in_vram((unsigned)user, e->gpu))
+            atomic_store_explicit(&e->stays, 1, memory_order_relaxed);
+        if (hr_fixed_is_barred((unsigned)user, e->gpu) &&
+            !(atomic_load_explicit(&e->shared_with, memory_order_acquire) >> user & 1))
+            return HR_TOUCH_MISSING;
+    }
     if (e->chunk_count > 1)
         hr_space_learn_start(e, word);
     bool split = atomic_load_explicit(&e->has_starts, memory_order_relaxed);
@@ -190,7 +197,10 @@ static CUresult back_chunks_locked(struct hr_extent *e, uint32_t first, uint32_t
         uint32_t n = 1;
         while (i + n < end && !hr_space.chunks[i + n].phys)
             n++;
-        uint32_t done = hr_back_fresh_locked(e, i, n, &hr_tier_vram, &error);
+        bool vram = !hr_fixed_sharers(e);
+        uint32_t done = vram ? hr_back_fresh_locked(e, i, n, &hr_tier_vram, &error) : 0;
+        if (vram && done < n && hr_lend_call_in_locked(e->gpu, n - done, 0) > 0)
+            done += hr_back_fresh_locked(e, i + done, n - done, &hr_tier_vram, &error);
         if (done < n)
             done += hr_back_fresh_locked(e, i + done, n - done, &hr_tier_host, &error);
         if (done < n)
@@ -249,10 +259,12 @@ size_t hr_access_piece(CUdeviceptr address, size_t bytes, CUdeviceptr *use_out, 
         return in_chunk < bytes ? in_chunk : bytes;
     }
     uint8_t state = atomic_load_explicit(&c->state, memory_order_relaxed);
+    const struct hr_phys *phys = c->phys; /* as long as the submission lasts */
     size_t length = in_chunk;
     while (length < bytes) {
         c++;
-        if (atomic_load_explicit(&c->state, memory_order_relaxed) != state || !atomic_load(&c->mapped))
+        if (atomic_load_explicit(&c->state, memory_order_relaxed) != state || !atomic_load(&c->mapped) ||
+            (phys && c->phys && (phys->tier != c->phys->tier || phys->gpu != c->phys->gpu)))
             break;
         length += hr_chunk_bytes();
     }

@@ -31,6 +31,7 @@ struct hr_piece {
 struct hr_working_set {
     unsigned count;
     bool everything; /* every live allocation has to be mapped */
+    int user;        /* as for hr_access_touch */
     uint64_t now;
     struct hr_piece piece[HR_WORKING_SET_MOST];
 };

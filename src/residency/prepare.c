@@ -4,7 +4,9 @@
 #include "base/log.h"
 #include "policy/policy.h"
 #include "residency/context.h"
+#include "residency/fixed.h"
 #include "residency/gpu.h"
+#include "residency/lend.h"
 #include "residency/move.h"
 #include "residency/peers.h"
 #include "residency/quarantine.h"
@@ -104,6 +106,7 @@ static bool may_leave(const struct hr_chunk *c)
     const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
     return atomic_load_explicit(&c->state, memory_order_relaxed) == HR_CHUNK_RESIDENT && e && atomic_load(&e->live) &&
            atomic_load_explicit(&c->pins, memory_order_relaxed) == 0 &&
+           !atomic_load_explicit(&e->sync_memops, memory_order_relaxed) &&
            /* Where host memory cannot be mapped no kernel uses it there. */
            (!atomic_load_explicit(&e->stays, memory_order_relaxed) || !hr_tier_host_mappable(e->gpu));
 }
@@ -156,17 +159,26 @@ static size_t list_runs_locked(unsigned gpu)
     return count;
 }
 
-/* Sends chunks to host memory, as far as it has room; how many left. span_ns as for hr_move_batch_locked, here and below. */
+/*
+ * Sends chunks to other GPUs that lend their VRAM, then to host memory, as far as there is room; how many left. span_ns as for
+ * hr_move_batch_locked, here and below.
+ */
 static size_t send_out_locked(unsigned gpu, struct hr_chunk *const *chunks, size_t count, uint64_t span_ns)
     HR_REQUIRES(hr_move_lock)
 {
     struct hr_move moves[HR_MOVE_MAX];
+    struct hr_lending lending;
     size_t left = 0;
+    hr_lend_begin_locked(gpu, &lending);
     for (size_t at = 0; at < count;) {
+        uint64_t lenders = 0;
         unsigned n = 0;
         while (n < HR_MOVE_MAX && at < count) {
             moves[n].chunk = chunks[at];
-            if (hr_tier_host.take(gpu, &moves[n].to) != CUDA_SUCCESS)
+            bool shared = hr_fixed_sharers(atomic_load(&chunks[at]->extent)) != 0;
+            if (!shared && hr_lend_take_locked(&lending, &moves[n].to) == CUDA_SUCCESS)
+                lenders |= UINT64_C(1) << moves[n].to->gpu;
+            else if (hr_tier_host.take(gpu, &moves[n].to) != CUDA_SUCCESS)
                 break;
             n++;
             at++;
@@ -177,6 +189,8 @@ static size_t send_out_locked(unsigned gpu, struct hr_chunk *const *chunks, size
         enum hr_moved moved = hr_move_batch_locked(gpu, moves, n, span_ns);
         size_t after = hr_tier_vram.in_use_chunks(gpu);
         left += before > after ? before - after : 0;
+        if (moved == HR_MOVE_FAILED)
+            hr_lend_failed_locked(gpu, lenders);
         if (moved != HR_MOVED)
             break;
     }
@@ -212,7 +226,8 @@ static CUresult fresh_vram_locked(struct hr_working_set *set, unsigned gpu) HR_R
 {
     for (unsigned p = 0; p < set->count; p++) {
         struct hr_piece *piece = &set->piece[p];
-        for (uint32_t i = piece->first_chunk; piece->extent->gpu == gpu && i < piece->end_chunk;) {
+        bool wanted = piece->extent->gpu == gpu && !hr_fixed_sharers(piece->extent);
+        for (uint32_t i = piece->first_chunk; wanted && i < piece->end_chunk;) {
             uint32_t n = 0;
             while (i + n < piece->end_chunk && !hr_space.chunks[i + n].phys)
                 n++;
@@ -228,31 +243,34 @@ static CUresult fresh_vram_locked(struct hr_working_set *set, unsigned gpu) HR_R
     return CUDA_SUCCESS;
 }
 
-/* Chunks of the named pieces that are not in local VRAM; duplicates count twice. */
+/* Chunks of the named pieces that are not in local VRAM and could be; duplicates count twice. */
 static size_t count_missing(const struct hr_working_set *set, unsigned gpu)
 {
     size_t missing = 0;
-    for (unsigned p = 0; p < set->count; p++)
-        for (uint32_t i = set->piece[p].first_chunk; set->piece[p].extent->gpu == gpu && i < set->piece[p].end_chunk;
-             i++)
+    for (unsigned p = 0; p < set->count; p++) {
+        const struct hr_piece *piece = &set->piece[p];
+        bool counts = piece->extent->gpu == gpu && !hr_fixed_is(piece->extent);
+        for (uint32_t i = piece->first_chunk; counts && i < piece->end_chunk; i++)
             missing += atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) != HR_CHUNK_RESIDENT;
+    }
     return missing;
 }
 
-/* Brings chunks of the named pieces from host memory into free VRAM. */
+/* Brings chunks of the named pieces from other tiers into free VRAM. */
 static void bring_in_locked(struct hr_working_set *set, unsigned gpu, uint64_t span_ns) HR_REQUIRES(hr_move_lock)
 {
     struct hr_move moves[HR_MOVE_MAX];
     unsigned n = 0;
     bool room = true;
     for (unsigned p = 0; p < set->count && room; p++) {
-        for (uint32_t i = set->piece[p].first_chunk; set->piece[p].extent->gpu == gpu && i < set->piece[p].end_chunk;
-             i++) {
+        bool wanted = set->piece[p].extent->gpu == gpu && !hr_fixed_is(set->piece[p].extent);
+        for (uint32_t i = set->piece[p].first_chunk; wanted && i < set->piece[p].end_chunk; i++) {
             struct hr_chunk *c = &hr_space.chunks[i];
             bool listed = false; /* pieces may overlap */
             for (unsigned k = 0; k < n && !listed; k++)
                 listed = moves[k].chunk == c;
-            if (listed || atomic_load(&c->state) != HR_CHUNK_HOST)
+            uint8_t state = atomic_load(&c->state);
+            if (listed || (state != HR_CHUNK_HOST && state != HR_CHUNK_PEER))
                 continue;
             moves[n].chunk = c;
             if (hr_tier_vram.take(gpu, &moves[n].to) != CUDA_SUCCESS) {
@@ -277,6 +295,8 @@ static CUresult exchange_locked(struct hr_working_set *set, unsigned gpu, uint64
         return r;
     size_t missing = count_missing(set, gpu), room = hr_tier_vram.available_chunks(gpu);
     if (missing > room)
+        room += hr_lend_call_in_locked(gpu, missing - room, span_ns);
+    if (missing > room)
         evict_locked(gpu, missing - room, span_ns);
     r = fresh_vram_locked(set, gpu);
     if (r == CUDA_SUCCESS)
@@ -284,10 +304,10 @@ static CUresult exchange_locked(struct hr_working_set *set, unsigned gpu, uint64
     return r;
 }
 
-/* Whether moving could help at all: there is free VRAM, something that could leave, or something in quarantine. */
+/* Whether moving could help at all: there is free VRAM, or some that is lent, something that could leave, or something in quarantine. */
 static bool can_improve(unsigned gpu)
 {
-    if (hr_tier_vram.available_chunks(gpu) > 0 || hr_quarantine_any())
+    if (hr_tier_vram.available_chunks(gpu) > 0 || hr_tier_peer.in_use_chunks(gpu) > 0 || hr_quarantine_any())
         return true;
     uint32_t first = hr_space.window[gpu].first_chunk, end = first + hr_space.window[gpu].chunk_count;
     size_t left = hr_tier_vram.in_use_chunks(gpu);
@@ -416,6 +436,29 @@ static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *s
     }
 }
 
+/*
+ * What the GPU has lent comes back before anything of its own has to leave. Only those whose memory it holds need be at rest for that, not the
+ * GPU itself; and they get little time, since a kernel of theirs may be waiting for this launch. After a wait in vain they are
+ * only asked, for ten times as long; what is still missing then comes at a moment of rest of theirs (hr_lend_settle).
+ */
+static void take_back(struct hr_thread *t, struct hr_working_set *set, unsigned gpu)
+{
+    static _Atomic(uint64_t) not_before_ns;
+    uint64_t users = hr_lend_users(gpu), start_ns = hr_clock_ns();
+    bool wait = start_ns >= atomic_load(&not_before_ns);
+    if (!hr_quiet_wait(users, wait ? start_ns + OTHERS_PATIENCE_NS : 0) && wait) {
+        uint64_t waited_ns = hr_clock_ns() - start_ns;
+        atomic_store(&not_before_ns, start_ns + (1 + REST_FACTOR) * waited_ns);
+    }
+    hr_stat_add(t, HR_STAT_stall_drain_ns, hr_clock_ns() - start_ns);
+    hr_quarantine_release(t);
+    hr_mutex_lock(&hr_move_lock);
+    size_t missing = count_missing(set, gpu), room = hr_tier_vram.available_chunks(gpu);
+    if (missing > room)
+        hr_lend_call_in_locked(gpu, missing - room, 0);
+    hr_mutex_unlock(&hr_move_lock);
+}
+
 static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set, unsigned gpu)
 {
     hr_mutex_lock(&hr_move_lock);
@@ -424,9 +467,17 @@ static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set
     hr_mutex_unlock(&hr_move_lock);
     if (missing > 0)
         hr_transfer_trim(gpu); /* what passes through here has no right to stay when the GPU needs its memory */
+    if (r == CUDA_SUCCESS && missing > 0 && hr_tier_peer.in_use_chunks(gpu) > 0) {
+        take_back(t, set, gpu);
+        hr_mutex_lock(&hr_move_lock);
+        r = fresh_vram_locked(set, gpu);
+        missing = count_missing(set, gpu);
+        hr_mutex_unlock(&hr_move_lock);
+    }
     if (r == CUDA_SUCCESS && missing > 0 && can_improve(gpu)) {
         settle_window(t, gpu);
         hr_mutex_lock(&hr_move_lock);
+        hr_lend_settle_locked(gpu);
         r = exchange_locked(set, gpu, 0);
         hr_mutex_unlock(&hr_move_lock);
     }
@@ -463,11 +514,29 @@ static bool back_visited(CUdeviceptr address, void *arg)
     return *r == CUDA_SUCCESS;
 }
 
+/* What the launching GPU has no way to goes where it has one. */
+static CUresult share_far(struct hr_thread *t, const struct hr_working_set *set)
+{
+    CUresult r = CUDA_SUCCESS;
+    for (unsigned p = 0; set->user >= 0 && p < set->count && r == CUDA_SUCCESS; p++) {
+        struct hr_extent *e = set->piece[p].extent;
+        unsigned user = (unsigned)set->user;
+        if (hr_fixed_is_barred(user, e->gpu) && !(atomic_load(&e->shared_with) >> user & 1))
+            r = hr_fixed_share(t, e, user);
+    }
+    return r;
+}
+
 CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set)
 {
     uint64_t start_ns = hr_clock_ns();
-    CUresult r = CUDA_SUCCESS;
     bool mappable = hr_tier_host_mappable(0); /* one answer for the process */
+    CUresult r = share_far(t, set);
+    if (r != CUDA_SUCCESS) {
+        set->count = 0;
+        return r;
+    }
+    hr_lend_refresh();
     if (mappable)
         add_pins(set, 1);
     if (set->everything)
@@ -495,18 +564,21 @@ size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes)
 {
     size_t chunks = (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift;
     size_t freed = hr_tier_vram.trim(gpu, chunks);
+    hr_lend_refresh();
     if (freed < chunks)
         freed += hr_transfer_trim(gpu) >> hr_space.chunk_shift;
     if (freed < chunks)
-        settle_window(t, gpu);
+        settle(t, UINT64_C(1) << gpu, hr_peers_users(gpu) | hr_lend_users(gpu), patient_now());
     /* Other threads may keep the devices busy: each failure lengthens the span for which the gate may stay closed. */
     for (unsigned attempt = 0; attempt < 8 && freed < chunks; attempt++) {
-        size_t in_use = hr_tier_vram.in_use_chunks(gpu);
+        size_t in_use = hr_tier_vram.in_use_chunks(gpu) + hr_tier_peer.in_use_chunks(gpu);
         hr_mutex_lock(&hr_move_lock);
-        evict_locked(gpu, chunks - freed, 0);
+        size_t back = hr_lend_call_in_locked(gpu, chunks - freed, 0);
+        if (back < chunks - freed)
+            evict_locked(gpu, chunks - freed - back, 0);
         hr_mutex_unlock(&hr_move_lock);
         /* What left while the limit was lowered is with the driver already; the rest is pooled. */
-        size_t now = hr_tier_vram.in_use_chunks(gpu);
+        size_t now = hr_tier_vram.in_use_chunks(gpu) + hr_tier_peer.in_use_chunks(gpu);
         size_t left = in_use > now ? in_use - now : 0, pooled = hr_tier_vram.trim(gpu, chunks - freed);
         freed += left > pooled ? left : pooled;
     }
@@ -523,6 +595,7 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
     if (!context || bytes == 0 || hr_context_enter(context, &pushed) != CUDA_SUCCESS)
         return 0;
     hr_tier_host_mappable(e->gpu);
+    hr_lend_refresh();
     settle_window(t, e->gpu);
     uint32_t first = (uint32_t)((address - hr_space.base) >> hr_space.chunk_shift);
     uint32_t end = (uint32_t)((address + bytes - 1 - hr_space.base) >> hr_space.chunk_shift) + 1;

@@ -30,7 +30,7 @@ static uint64_t start_ns;         /* set once */
 static _Atomic(uint64_t) last_ns; /* of the last interval line */
 static bool finished;             /* guarded by log_lock */
 static unsigned gpu_count;        /* set once */
-static _Atomic(size_t) peaks[HR_MAX_GPUS][HR_LEVEL_COUNT];
+static _Atomic(size_t) peaks[HR_MAX_GPUS][HR_LEVEL_COUNT], levels[HR_MAX_GPUS][HR_LEVEL_COUNT];
 static _Atomic(uint64_t) sent_bytes[HR_MAX_GPUS][HR_MAX_GPUS][HR_SENT_COUNT];
 static _Atomic(uint64_t) sent_copies[HR_MAX_GPUS][HR_MAX_GPUS];
 static void (*_Atomic put_ports)(struct hr_json *json);
@@ -56,6 +56,7 @@ const char *hr_stat_name(enum hr_stat stat)
 void hr_stats_level(unsigned gpu, enum hr_stats_level level, size_t bytes)
 {
     size_t peak = atomic_load_explicit(&peaks[gpu][level], memory_order_relaxed);
+    atomic_store_explicit(&levels[gpu][level], bytes, memory_order_relaxed);
     while (bytes > peak && !atomic_compare_exchange_weak(&peaks[gpu][level], &peak, bytes)) {
     }
 }
@@ -105,13 +106,17 @@ static void put_counters(struct hr_json *j)
     for (int s = 0; s < HR_STAT_COUNT; s++)
         hr_json_number(j, hr_stat_name((enum hr_stat)s), hr_stat_sum((enum hr_stat)s));
     hr_json_number(j, "peak_committed_bytes", hr_ledger_peak());
-    size_t vram = 0, host = 0;
+    size_t vram = 0, peer = 0, host = 0, lent_now = 0;
     for (unsigned g = 0; g < gpu_count; g++) {
         vram += hr_stats_peak(g, HR_LEVEL_VRAM);
+        peer += hr_stats_peak(g, HR_LEVEL_PEER);
         host += hr_stats_peak(g, HR_LEVEL_HOST);
+        lent_now += atomic_load_explicit(&levels[g][HR_LEVEL_PEER], memory_order_relaxed);
     }
     hr_json_number(j, "peak_vram_bytes", vram);
+    hr_json_number(j, "peak_peer_bytes", peer);
     hr_json_number(j, "peak_host_bytes", host);
+    hr_json_number(j, "lent_now_bytes", lent_now);
     hr_json_close(j, '}');
 }
 
@@ -306,6 +311,7 @@ void hr_stats_finish(const char *exit_kind)
             hr_json_open(&j, NULL, '{');
             hr_json_number(&j, "index", g);
             hr_json_number(&j, "peak_vram_bytes", hr_stats_peak(g, HR_LEVEL_VRAM));
+            hr_json_number(&j, "peak_peer_bytes", hr_stats_peak(g, HR_LEVEL_PEER));
             hr_json_number(&j, "peak_host_bytes", hr_stats_peak(g, HR_LEVEL_HOST));
             hr_json_close(&j, '}');
         }

@@ -31,8 +31,8 @@ struct hr_stats_gpu {
     char name[96];
     size_t vram_bytes, cap_bytes, window_bytes;
 };
-/* Levels whose peak the summary tells; the caller passes the level after each change. Any thread. */
-enum hr_stats_level { HR_LEVEL_VRAM, HR_LEVEL_HOST, HR_LEVEL_COUNT };
+/* Levels whose peak the summary tells; the caller passes the level after each change. PEER: what the GPU lends. Any thread. */
+enum hr_stats_level { HR_LEVEL_VRAM, HR_LEVEL_PEER, HR_LEVEL_HOST, HR_LEVEL_COUNT };
 void hr_stats_level(unsigned gpu, enum hr_stats_level level, size_t bytes);
 size_t hr_stats_peak(unsigned gpu, enum hr_stats_level level);
 

@@ -153,6 +153,17 @@ static bool resolve(uint64_t va, enum access access)
     return true;
 }
 
+/* Nobody can be asked in a forked child, and nothing is told of it: its access is let through. */
+static bool resolve_in_child(uint64_t va)
+{
+    const struct sg_guard *g;
+    uint64_t page = va & ~(PAGE - 1);
+    DL_FOREACH(guard.live, g)
+    if (va >= g->from && va < g->to)
+        return !mprotect((void *)(uintptr_t)page, PAGE, PROT_READ | PROT_WRITE);
+    return false;
+}
+
 static void pass_on(int number, siginfo_t *info, void *context)
 {
     if (guard.before.sa_flags & SA_SIGINFO)
@@ -178,8 +189,11 @@ static void on_fault(int number, siginfo_t *info, void *context)
 {
     int error = errno;
     bool ours = false, taken;
-    if (info->si_code == SEGV_ACCERR && take_lock(&taken)) {
-        ours = resolve((uint64_t)(uintptr_t)info->si_addr, access_of(context));
+    uint64_t va = (uint64_t)(uintptr_t)info->si_addr;
+    if (info->si_code == SEGV_ACCERR && atomic_load(&sg.forked)) {
+        ours = resolve_in_child(va);
+    } else if (info->si_code == SEGV_ACCERR && take_lock(&taken)) {
+        ours = resolve(va, access_of(context));
         if (taken)
             pthread_mutex_unlock(&sg.lock);
     }

@@ -370,13 +370,55 @@ static int scene_own_protection(void)
     return 0;
 }
 
+/* A forked child is none of this: it goes on with its copy of the protection. */
+static int scene_forked(void)
+{
+    int status;
+    set_up(PAGE_4K);
+    uint32_t *go = new_flag();
+    hold(stream[0], go);
+    copy_out(0, PAGE_4K, stream[0]);
+    pid_t child = fork();
+    if (!child) {
+        sink = pinned[0];
+        _exit(5);
+    }
+    HOLDS(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 5);
+    __atomic_store_n(go, 1, __ATOMIC_RELEASE);
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
+/* The host's memory, but not the CPU's to look at: no kernel tells it anything there. */
+static int scene_chunk_of_the_host(void)
+{
+    CUfunction fill;
+    CUdeviceptr va;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = on_host_node(0);
+    CUmemAccessDesc access = access_of(0);
+    uint32_t value = 1, count = 16;
+    set_up(64);
+    MUST(cuMemAddressReserve(&va, PAGE, 0, 0, 0));
+    MUST(cuMemCreate(&handle, PAGE, &prop, 0));
+    MUST(cuMemMap(va, PAGE, 0, handle, 0));
+    MUST(cuMemSetAccess(va, PAGE, &access, 1));
+    MUST(cuModuleGetFunction(&fill, module, "fill"));
+    for (int i = 0; i < 2; i++) {
+        MUST(cuLaunchKernel(fill, 1, 1, 1, 16, 1, 1, 0, stream[i], (void *[]){&va, &value, &count}, NULL));
+        usleep(50000);
+    }
+    return (int)cuCtxSynchronize();
+}
+
 SCENES({"read", scene_read}, {"read_by_luck", scene_read_by_luck}, {"write", scene_write}, {"set", scene_set},
        {"ordered", scene_ordered}, {"neighbours", scene_neighbours}, {"told_in_memory", scene_told_in_memory},
        {"fault", scene_fault}, {"streams_that_are_gone", scene_streams_that_are_gone},
        {"threads_that_are_gone", scene_threads_that_are_gone}, {"flag_set", scene_flag_set},
        {"read_beside_a_reader", scene_read_beside_a_reader}, {"host_function", scene_host_function},
        {"result_of_a_call", scene_result_of_a_call}, {"after_an_error", scene_after_an_error}, {"many", scene_many},
-       {"own_protection", scene_own_protection})
+       {"own_protection", scene_own_protection}, {"forked", scene_forked},
+       {"chunk_of_the_host", scene_chunk_of_the_host})
 
 /* Plays a scene; its report is in `report`. */
 static struct hr_test_result play_with(const char *name, const char *check, const char **report_out)
@@ -433,6 +475,17 @@ Test(host_access, programs_that_keep_the_order_are_left_alone)
     finds("flag_set", "host", 0, 0, "");
     finds("after_an_error", "host", 0, 0, "");
     finds("many", "host", 0, 0, "");
+    finds("forked", "host", 0, 0, "");
+}
+
+Test(host_access, races_are_found_as_without)
+{
+    for (int with = 0; with < 2; with++) {
+        const char *report;
+        struct hr_test_result r = play_with("chunk_of_the_host", with ? "host" : "race", &report);
+        cr_assert_eq(reported(report, "race") + reported(report, "host_race"), 1, "with %d: %s", with, r.err);
+        hr_test_result_finish(&r);
+    }
 }
 
 Test(host_access, streams_leave_their_order_behind)

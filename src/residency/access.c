@@ -330,6 +330,7 @@ bool hr_access_pending(void)
 static CUresult back_stack(struct hr_thread *t)
 {
     CUresult first = CUDA_SUCCESS;
+    struct hr_room_wait wait = {0}; /* one for all of them */
     struct hr_extent *e = atomic_exchange(&pending, NULL);
     while (e) {
         struct hr_extent *next = e->next_pending;
@@ -337,7 +338,7 @@ static CUresult back_stack(struct hr_thread *t)
         atomic_store(&e->is_pending, 0);
         if (atomic_load(&e->live) && atomic_load(&e->not_accessible) > 0)
             r = hr_access_map_extent(t, e);
-        for (struct hr_room_wait wait = {0}; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, e->gpu, &wait);)
+        while (r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, e->gpu, &wait))
             r = hr_access_map_extent(t, e);
         if (r == CUDA_ERROR_INVALID_VALUE) /* freed by another thread meanwhile: nothing of it need be backed */
             r = CUDA_SUCCESS;

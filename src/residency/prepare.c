@@ -73,14 +73,29 @@ static uint64_t urgent_span_ns(uint64_t waited_ns)
     return span_ns < URGENT_SPAN_MOST_NS ? span_ns : URGENT_SPAN_MOST_NS;
 }
 
+static bool freed_memory_can_help(unsigned gpu, size_t charge_bytes)
+{
+    if (!hr_quarantine_any())
+        return false;
+    size_t free_bytes = hr_gpu_free_bytes(gpu);
+    return charge_bytes <= hr_gpu_total_bytes(gpu) && charge_bytes <= free_bytes + hr_quarantine_bytes();
+}
+
 bool hr_access_make_room(struct hr_thread *t, unsigned gpu, struct hr_room_wait *wait)
 {
     uint64_t now_ns = hr_clock_ns();
-    if (wait->since_ns == 0)
+    bool first = wait->since_ns == 0;
+    if (first)
         wait->since_ns = now_ns;
     uint64_t waited_ns = now_ns - wait->since_ns;
-    if (!hr_quarantine_any() || waited_ns > LAST_WAIT_NS)
+    bool can_help = freed_memory_can_help(gpu, wait->charge_bytes);
+    uint64_t released = hr_quarantine_released(); /* last: it tells of what came back while the others were asked */
+    bool came_back = first || released != wait->released;
+    wait->released = released;
+    if (waited_ns > LAST_WAIT_NS)
         return false;
+    if (!can_help)
+        return came_back;
     unsigned others = hr_space.gpu_count - 1, n = wait->tries++;
     if (others > 0 && n % 2 == 1)
         gpu = (gpu + 1 + n / 2 % others) % hr_space.gpu_count;

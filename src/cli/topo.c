@@ -309,10 +309,11 @@ int hr_cli_topo(int argc, char **argv)
     if (options.report)
         return hr_cli_topo_report(options.report, options.json, options.svg);
     status = options.file ? from_file(options.file, &topo) : from_driver(&options, &topo);
-    if (status == HR_CLI_OK)
+    if (status == HR_CLI_OK && topo.topology) {
         status = complete(&topo);
-    if (status == HR_CLI_OK)
-        status = show(&options, &topo);
+        if (status == HR_CLI_OK)
+            status = show(&options, &topo);
+    }
     hr_ranges_destroy(topo.ranges);
     hr_graph_destroy(topo.links);
     hr_graph_destroy(topo.everything);

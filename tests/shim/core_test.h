@@ -130,12 +130,13 @@ static inline char *apart(void (*body)(void))
         exit(0);
     }
     cr_assert(child > 0 && waitpid(child, &status, 0) == child);
-    char *report = calloc(1, 1 << 16);
+    enum { MOST_REPORT = 1 << 18 };
+    char *report = calloc(1, MOST_REPORT);
     CHECK(*done && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the process ended early: status 0x%x", status);
     cr_assert(report && read(fd, report, 1) >= 0);
     close(fd);
     fd = open(path, O_RDONLY | O_CLOEXEC); /* it was replaced, not written in place */
-    cr_assert(read(fd, report, (1 << 16) - 1) > 0, "no report");
+    cr_assert(read(fd, report, MOST_REPORT - 1) > 0, "no report");
     close(fd);
     unlink(path);
     return report;

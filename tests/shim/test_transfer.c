@@ -357,23 +357,24 @@ static void relay_in_need(void)
     CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES);
     put(0, from, BYTES, 1);
     put(3, to, BYTES, 2);
+    CUmodule module; /* beforehand: it takes VRAM, too */
+    CUfunction f;
+    OK(cuCtxSetCurrent(context[1]));
+    OK(cuModuleLoadData(&module, shim_ptx));
+    OK(cuModuleGetFunction(&f, module, "stride_add"));
     size_t limit = hr_tier_vram_limit(1);
     copy_by(PLAIN_ASYNC, 3, to, 0, from, BYTES);
     size_t lent = limit - hr_tier_vram_limit(1);
     CHECK(lent > 0 && lent <= limit / 8, "%zu of %zu chunks are with relays", lent, limit);
-    /* More than its VRAM, of which a kernel names all: every chunk is wanted. */
-    size_t want = (limit + 1) * CHUNK;
-    CUdeviceptr large = allocate_on(1, want);
-    CUmodule module;
-    CUfunction f;
-    OK(cuModuleLoadData(&module, shim_ptx));
-    OK(cuModuleGetFunction(&f, module, "stride_add"));
-    uint64_t stride = CHUNK / 4;
-    uint32_t n = (uint32_t)(want / CHUNK), one = 1;
-    OK(cuMemsetD8_v2(large, 0, want));
-    OK(launch(f, 4, 128, NULL, (void *[]){&large, &stride, &n, &one}));
-    OK(cuCtxSynchronize());
-    CHECK(hr_tier_vram_limit(1) == limit || hr_tier_vram_limit(1) + lent > limit, "the relays kept what GPU 1 needs");
+    /* More than its VRAM, a buffer at a time. */
+    uint64_t stride = 1;
+    uint32_t n = 64, one = 1;
+    for (size_t i = 0; i < limit + 1; i++) {
+        CUdeviceptr buffer = allocate_on(1, CHUNK);
+        OK(launch(f, 1, 64, NULL, (void *[]){&buffer, &stride, &n, &one}));
+        OK(cuCtxSynchronize());
+    }
+    CHECK(hr_tier_vram_limit(1) == limit, "the relays kept %zu chunks that GPU 1 needs", limit - hr_tier_vram_limit(1));
     holds(3, to, BYTES, 1);
     copy_by(PLAIN_ASYNC, 3, to, 0, from, BYTES); /* with less room, or none */
     holds(3, to, BYTES, 1);

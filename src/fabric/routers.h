@@ -26,9 +26,10 @@ int hr_routers_read(const struct hr_routers *routers, struct hr_topology **topol
 
 /*
  * Lays out all cards' memory as ranges, computes tables for the links that are up now and writes both into every router that has an answer to
- * give. Requests under way use the old or the new table at each hop. -ENOMEM, -EIO: some routers may have the new ones.
+ * give. Requests under way use the old or the new answer at each hop, and are given them in an order in which none goes in circles; this object
+ * must have written what the routers have. -ENOMEM, -EIO: some routers may have the new ones.
  */
-int hr_routers_publish(const struct hr_routers *routers, const struct hr_tables_options *options);
+int hr_routers_publish(struct hr_routers *routers, const struct hr_tables_options *options);
 
 /* Rises with every link that goes down or comes back. */
 uint64_t hr_routers_epoch(const struct hr_routers *routers);

@@ -87,8 +87,11 @@ static uint64_t most_chunk_bytes(void)
 
 static bool make_plan(struct hr_trips *trips, const struct hr_part *extents, uint32_t count)
 {
-    struct hr_pipeline_costs costs = {
-        .slots = HR_TRIP_SLOTS, .gap_ns = GAP_NS, .most_chunk_bytes = most_chunk_bytes(), .issue_ns = ISSUE_NS};
+    struct hr_pipeline_costs costs = {.slots = HR_TRIP_SLOTS,
+                                      .gap_ns = GAP_NS,
+                                      .most_chunk_bytes = most_chunk_bytes(),
+                                      .issue_ns =
+                                          ISSUE_NS * (1 + hr_fabric_running(trips->fabric))}; /* shared with those */
     struct hr_routes *routes = &trips->routes;
     uint64_t landing = 0;
     for (uint32_t i = 0; i < routes->path_count; i++) {

@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 
-#include "fabric/machine.h"
 #include "residency/context.h"
 #include "residency/quarantine.h"
 #include "residency/transfer.h"
@@ -36,12 +35,6 @@ static uint64_t left_by(int element, int port)
     struct sg_node_counters c;
     CHECK(counters(element, port, &c) == 0);
     return c.bytes;
-}
-
-static void set_link(int element, int port, bool up)
-{
-    int (*set)(int, int, bool) = (int (*)(int, int, bool))node("sg_node_link_set");
-    CHECK(set(element, port, up) == 0);
 }
 
 static CUdeviceptr allocate_on(int gpu, size_t bytes)
@@ -447,45 +440,5 @@ Test(transfer, a_link_that_dies_under_it_costs_the_job_nothing, .timeout = 300)
         char *report = apart(link_fails);
         was_safe(report);
         free(report);
-    }
-}
-
-/* --- routers ---------------------------------------------------------------------------------------------------------- */
-
-static void ports_are_chosen(void)
-{
-    machine_of("square4,vram=256M,host=1G", 4);
-    struct hr_fabric *fabric;
-    CHECK(hr_fabric_get(&fabric) == 0);
-    int (*request)(int, uint64_t, uint64_t, bool, void *, struct sg_node_trace *) =
-        (int (*)(int, uint64_t, uint64_t, bool, void *, struct sg_node_trace *))node("sg_node_request");
-    struct sg_node_trace trace;
-    /* Equal sizes lie at multiples of the next power of two. */
-    uint64_t base = 3 * (UINT64_C(256) << 20);
-    for (int i = 0; i < 64; i++)
-        CHECK(request(0, base + (uint64_t)i * 2 * MIB, 4096, true, NULL, &trace) == 0 && trace.hops == 2 &&
-              trace.first_owner == 3);
-    unsigned used = 0;
-    for (int p = 0; p < 4; p++)
-        used += left_by(0, p) > 0;
-    const char *ports = getenv("HEADROOM_PORTS");
-    CHECK(used == (ports && strcmp(ports, "any") == 0 ? 1 : 4), "%s: %u ports", ports ? ports : "", used);
-    /* The way over GPU 1 goes; what is written anew knows it. */
-    set_link(1, 2, false);
-    set_link(1, 3, false);
-    CHECK(hr_fabric_refresh(fabric) && !hr_fabric_refresh(fabric));
-    uint64_t before = left_by(0, 0) + left_by(0, 1);
-    for (int i = 0; i < 16; i++)
-        CHECK(request(0, base + (uint64_t)i * 2 * MIB, 4096, false, NULL, &trace) == 0 && trace.hops == 2);
-    CHECK(left_by(0, 0) + left_by(0, 1) == before);
-    CHECK(request(0, base / 3, 4096, false, NULL, &trace) == 0 && trace.first_owner == 1);
-}
-
-Test(transfer, routers_have_tables_of_the_links_that_are_up, .timeout = 60)
-{
-    static const char *const choices[] = {"any", "roundrobin", "all", "address"};
-    for (int i = 0; i < 4; i++) {
-        setenv("HEADROOM_PORTS", choices[i], 1);
-        free(apart(ports_are_chosen));
     }
 }

@@ -45,6 +45,7 @@ struct hr_fabric {
     uint32_t said_count;                /* guarded by change_lock */
     bool blocked[MOST_GPUS][MOST_GPUS]; /* guarded by lock: no leg may lead from the one to the other */
     struct view *view;                  /* guarded by lock */
+    uint32_t running;                   /* guarded by lock: charged, of all views */
 };
 
 /* Whoever makes a new view; outside of it, lock for a moment. */
@@ -527,7 +528,10 @@ int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *of, u
     for (uint32_t gpu = 0; gpu < fabric->gpus; gpu++)
         no_relay[gpu] = !(relay_mask >> gpu & 1);
     hr_mutex_lock(&lock); /* the account changes under it */
-    int rc = hr_route_for(view->public.graph, &limits, from_gpu, to_gpu, bytes, routes_out);
+    /* With as many under way as there are GPUs a detour takes from others what it gains. */
+    bool busy = fabric->running >= fabric->gpus;
+    int rc = busy ? hr_route_small(view->public.graph, &view->account, from_gpu, to_gpu, routes_out)
+                  : hr_route_for(view->public.graph, &limits, from_gpu, to_gpu, bytes, routes_out);
     if (rc == 0 && !is_allowed(routes_out, relay_mask)) {
         hr_routes_finish(routes_out);
         rc = hr_route_large(view->public.graph, &limits, from_gpu, to_gpu, routes_out);
@@ -542,18 +546,26 @@ int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *of, u
     return rc;
 }
 
+uint32_t hr_fabric_running(struct hr_fabric *fabric)
+{
+    hr_mutex_lock(&lock);
+    uint32_t running = fabric->running;
+    hr_mutex_unlock(&lock);
+    return running;
+}
+
 void hr_fabric_charge(struct hr_fabric *fabric, const struct hr_fabric_view *of, const struct hr_routes *routes)
 {
-    (void)fabric;
     hr_mutex_lock(&lock);
+    fabric->running++;
     hr_account_charge(&((struct view *)of)->account, routes);
     hr_mutex_unlock(&lock);
 }
 
 void hr_fabric_release(struct hr_fabric *fabric, const struct hr_fabric_view *of, const struct hr_routes *routes)
 {
-    (void)fabric;
     hr_mutex_lock(&lock);
+    fabric->running--;
     hr_account_release(&((struct view *)of)->account, routes);
     hr_mutex_unlock(&lock);
 }

@@ -64,10 +64,12 @@ void hr_fabric_watch(void);
 
 /*
  * Paths for `bytes` from one GPU to another that pass on data only over GPUs in relay_mask (bits by GPU number), chosen beside what is charged
- * now. Errors of hr_route_for; no way at all is -ENETUNREACH. The caller finishes routes_out.
+ * now: with as many as there are GPUs, the shortest way alone. Errors of hr_route_for; no way at all is -ENETUNREACH. The caller finishes routes_out.
  */
 int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *view, uint32_t from_gpu, uint32_t to_gpu,
                     uint64_t bytes, uint64_t relay_mask, struct hr_routes *routes_out);
+/* How many are charged now. */
+uint32_t hr_fabric_running(struct hr_fabric *fabric);
 /* What runs counts from charge to release, with the same view and routes. */
 void hr_fabric_charge(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);
 void hr_fabric_release(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);

@@ -12,12 +12,14 @@
 #define GRANULE 4096
 #define CUT_COST 0.01 /* part of a direct path's time that cutting it into chunks may take */
 #define MAX_CHUNKS (1u << 20)
+#define ISSUE_SHARE 0.85 /* part of a transfer's time that issuing it may take: else it is issued too late at times */
 
 struct hr_pipeline_costs hr_pipeline_costs_of(const struct hr_pipeline_costs *costs)
 {
     struct hr_pipeline_costs full = costs ? *costs : (struct hr_pipeline_costs){0};
 
     full.start_ns = full.start_ns > 0 ? full.start_ns : 4000;
+    full.gap_ns = full.no_overlap ? full.start_ns : full.gap_ns > 0 ? full.gap_ns : full.start_ns;
     full.slots = full.slots ? full.slots : 3;
     full.most_chunk_bytes = full.most_chunk_bytes ? full.most_chunk_bytes : 16u << 20;
     return full;
@@ -32,7 +34,7 @@ void hr_plan_finish(struct hr_plan *plan)
 /* GB/s are bytes a nanosecond, so bytes / gbps is a time. */
 static double best_chunk(double gbps, uint32_t legs, double bytes, const struct hr_pipeline_costs *costs)
 {
-    return legs > 1 ? sqrt(bytes * costs->start_ns * gbps / (legs - 1)) : bytes;
+    return legs > 1 ? sqrt(bytes * costs->gap_ns * gbps / (legs - 1)) : bytes;
 }
 
 double hr_pipeline_path_ns(double gbps, uint32_t legs, double latency_ns, double bytes,
@@ -45,48 +47,49 @@ double hr_pipeline_path_ns(double gbps, uint32_t legs, double latency_ns, double
     return latency_ns + bytes / gbps + starts * costs.start_ns + (legs - 1) * (each + costs.start_ns);
 }
 
-/* The bytes that a path moves within `ns`. */
-static double share_within(const struct hr_plan_path *path, double ns, const struct hr_pipeline_costs *costs)
+/* The bytes that a path moves within `ns`, in chunks of `coarse` times the best size. */
+static double share_within(const struct hr_plan_path *path, double ns, double coarse,
+                           const struct hr_pipeline_costs *costs)
 {
     double relays = path->legs - 1, start = costs->start_ns;
     double left = ns - path->busy_ns - path->latency_ns - start;
 
     if (path->legs == 1)
         return left > 0 ? left * path->gbps : 0;
-    /* x^2 + m * sqrt(start * relays) * x + relays * start = left, where each start shows once more without overlap */
-    double m = costs->no_overlap ? 2 : 1, half = m * sqrt(start * relays) / 2;
+    /* x^2 + m * sqrt(gap * relays) * x + relays * start = left, where each start shows once more without overlap */
+    double m = coarse + (costs->no_overlap ? 1 / coarse : 0), half = m * sqrt(costs->gap_ns * relays) / 2;
     double root = half * half - relays * start + left;
     double x = root > 0 ? sqrt(root) - half : 0;
     return x > 0 ? x * x * path->gbps : 0;
 }
 
-static double total_within(const struct hr_plan *plan, double ns, const struct hr_pipeline_costs *costs)
+static double total_within(const struct hr_plan *plan, double ns, double coarse, const struct hr_pipeline_costs *costs)
 {
     double sum = 0;
 
     for (uint32_t i = 0; i < plan->path_count; i++)
-        sum += share_within(&plan->path[i], ns, costs);
+        sum += share_within(&plan->path[i], ns, coarse, costs);
     return sum;
 }
 
-/* Shares with which all paths end together; those that would get less than a granule get nothing. */
-static void divide(struct hr_plan *plan, const struct hr_pipeline_costs *costs)
+/* Shares with which all paths end together; those that would get less than a granule get nothing. When they end. */
+static double divide(struct hr_plan *plan, double coarse, const struct hr_pipeline_costs *costs)
 {
     double low = 0, high = 1e3;
     uint64_t given = 0;
     uint32_t most = 0;
 
-    while (total_within(plan, high, costs) < (double)plan->bytes)
+    while (total_within(plan, high, coarse, costs) < (double)plan->bytes)
         high *= 2;
     for (int i = 0; i < 100 && high - low > 0.5; i++) {
         double middle = (low + high) / 2;
-        if (total_within(plan, middle, costs) < (double)plan->bytes)
+        if (total_within(plan, middle, coarse, costs) < (double)plan->bytes)
             low = middle;
         else
             high = middle;
     }
     for (uint32_t i = 0; i < plan->path_count; i++) {
-        uint64_t share = (uint64_t)share_within(&plan->path[i], high, costs) / GRANULE * GRANULE;
+        uint64_t share = (uint64_t)share_within(&plan->path[i], high, coarse, costs) / GRANULE * GRANULE;
         if (share > plan->bytes - given)
             share = plan->bytes - given;
         plan->path[i].bytes = share;
@@ -95,6 +98,7 @@ static void divide(struct hr_plan *plan, const struct hr_pipeline_costs *costs)
             most = i;
     }
     plan->path[most].bytes += plan->bytes - given;
+    return high;
 }
 
 static void leave_out_idle(struct hr_plan *plan)
@@ -108,16 +112,16 @@ static void leave_out_idle(struct hr_plan *plan)
     plan->path_count = kept;
 }
 
-static void choose_chunks(struct hr_plan *plan, const struct hr_pipeline_costs *costs)
+static void choose_chunks(struct hr_plan *plan, double coarse, const struct hr_pipeline_costs *costs)
 {
     for (uint32_t i = 0; i < plan->path_count; i++) {
         struct hr_plan_path *path = &plan->path[i];
-        double chunk = best_chunk(path->gbps, path->legs, (double)path->bytes, costs);
+        double chunk = coarse * best_chunk(path->gbps, path->legs, (double)path->bytes, costs);
         double count = ceil((double)path->bytes / fmax(chunk, GRANULE));
         double at_least = ceil((double)path->bytes / (double)costs->most_chunk_bytes);
         if (path->legs ==
             1) { /* cut for the sake of failures and of the balance between paths, as if there was a relay */
-            double relayed = best_chunk(path->gbps, 2, (double)path->bytes, costs);
+            double relayed = coarse * best_chunk(path->gbps, 2, (double)path->bytes, costs);
             at_least = fmax(at_least, ceil((double)path->bytes / fmax(relayed, GRANULE)));
             if (costs->no_overlap)
                 at_least = fmin(at_least, floor((double)path->bytes / path->gbps * CUT_COST / costs->start_ns));
@@ -127,6 +131,31 @@ static void choose_chunks(struct hr_plan *plan, const struct hr_pipeline_costs *
         count = fmin(fmax(fmax(count, at_least), 1), MAX_CHUNKS);
         uint64_t bytes = (uint64_t)ceil((double)path->bytes / count);
         path->chunk_bytes = (bytes + GRANULE - 1) / GRANULE * GRANULE;
+    }
+}
+
+static double issue_ns(const struct hr_plan *plan, const struct hr_pipeline_costs *costs)
+{
+    double sum = 0;
+
+    for (uint32_t i = 0; i < plan->path_count; i++)
+        sum += ceil((double)plan->path[i].bytes / (double)plan->path[i].chunk_bytes) * plan->path[i].legs;
+    return sum * costs->issue_ns;
+}
+
+/* Coarser chunks than the paths alone would like, where else there were too many of them to issue in time. */
+static void divide_and_choose(struct hr_plan *plan, const struct hr_pipeline_costs *costs)
+{
+    double coarse = 1;
+
+    for (int round = 0; round < 4; round++) {
+        double ns = divide(plan, coarse, costs);
+        leave_out_idle(plan);
+        choose_chunks(plan, coarse, costs);
+        double over = issue_ns(plan, costs) / (ns * ISSUE_SHARE);
+        if (over <= 1.05)
+            break;
+        coarse *= over;
     }
 }
 
@@ -205,6 +234,7 @@ static void predict(struct hr_plan *plan, const struct hr_pipeline_costs *costs)
                     (path->legs - 1) * (chunk / path->gbps + costs->start_ns);
         plan->predicted_ns = fmax(plan->predicted_ns, ns);
     }
+    plan->predicted_ns = fmax(plan->predicted_ns, issue_ns(plan, costs));
 }
 
 int hr_pipeline_plan(const struct hr_routes *routes, const struct hr_part *extents, uint32_t extent_count,
@@ -225,9 +255,7 @@ int hr_pipeline_plan(const struct hr_routes *routes, const struct hr_part *exten
                                              .latency_ns = path->latency_ns,
                                              .busy_ns = costs.busy_ns ? costs.busy_ns[i] : 0};
     }
-    divide(&plan, &costs);
-    leave_out_idle(&plan);
-    choose_chunks(&plan, &costs);
+    divide_and_choose(&plan, &costs);
     int rc = cut(&plan, extents, extent_count);
     if (rc != 0) {
         hr_plan_finish(&plan);

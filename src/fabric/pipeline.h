@@ -13,11 +13,12 @@
 
 struct hr_pipeline_costs {
     double start_ns; /* from issuing a chunk's copy until its bytes move; 0 = 4000 */
+    double gap_ns;   /* what of that shows between two chunks although the next one's start overlaps; 0 = all */
     bool no_overlap; /* a path's next copy on a leg cannot be started while one moves */
     uint32_t slots;  /* chunks that a relay holds for a path; 0 = 3: with two, starting a copy shows between chunks */
     uint64_t most_chunk_bytes; /* 0 = 16 MiB: what a failing link costs at most; a single direct path is not cut */
-    const double
-        *busy_ns; /* by path of the routes: how long what is under way already keeps it busy; NULL = not at all */
+    double issue_ns; /* what it costs the caller, who issues everything, to issue one leg of one chunk; 0 = nothing */
+    const double *busy_ns; /* by path: how long what is under way already keeps it busy; NULL = not at all */
 };
 
 struct hr_part {

@@ -42,7 +42,7 @@ struct counters {
     uint64_t requests, bytes, forwarded_bytes, served_bytes, refused;
 };
 
-struct hr_routers {
+struct calls {
     uint32_t (*version)(void);
     int (*elements)(void);
     int (*element)(int element, struct element *out);
@@ -51,6 +51,17 @@ struct hr_routers {
     int (*write_table)(int element, const struct route *routes, uint32_t count);
     int (*counters)(int element, int port, struct counters *out);
     uint64_t (*epoch)(void);
+};
+
+/* What a router was given. */
+struct written {
+    struct route *route; /* by owner; room for two each */
+    uint32_t count;
+};
+struct hr_routers {
+    struct calls calls;
+    uint32_t routers, owners; /* of `written` */
+    struct written *written;
 };
 
 int hr_routers_open(hr_routers_symbol *symbol, void *arg, struct hr_routers **routers_out)
@@ -70,9 +81,9 @@ int hr_routers_open(hr_routers_symbol *symbol, void *arg, struct hr_routers **ro
             return -ENOSYS;
         }
     }
-    _Static_assert(sizeof *routers == sizeof found, "a slot a name");
-    memcpy(routers, found, sizeof found); /* as dlsym's users have to */
-    int rc = routers->version() != CALLS_VERSION ? -ENOSYS : routers->elements() <= 0 ? -ENODEV : 0;
+    _Static_assert(sizeof routers->calls == sizeof found, "a slot a name");
+    memcpy(&routers->calls, found, sizeof found); /* as dlsym's users have to */
+    int rc = routers->calls.version() != CALLS_VERSION ? -ENOSYS : routers->calls.elements() <= 0 ? -ENODEV : 0;
     if (rc != 0) {
         free(routers);
         return rc;
@@ -81,14 +92,24 @@ int hr_routers_open(hr_routers_symbol *symbol, void *arg, struct hr_routers **ro
     return 0;
 }
 
+static void forget_written(struct hr_routers *routers)
+{
+    for (uint32_t i = 0; routers->written && i < routers->routers; i++)
+        free(routers->written[i].route);
+    free(routers->written);
+    routers->written = NULL;
+}
+
 void hr_routers_close(struct hr_routers *routers)
 {
+    if (routers)
+        forget_written(routers);
     free(routers);
 }
 
 uint64_t hr_routers_epoch(const struct hr_routers *routers)
 {
-    return routers->epoch();
+    return routers->calls.epoch();
 }
 
 int hr_routers_counters(const struct hr_routers *routers, uint32_t element, uint32_t port, uint64_t *bytes_out,
@@ -96,7 +117,7 @@ int hr_routers_counters(const struct hr_routers *routers, uint32_t element, uint
 {
     struct counters counters;
 
-    if (routers->counters((int)element, (int)port, &counters) != 0)
+    if (routers->calls.counters((int)element, (int)port, &counters) != 0)
         return -EIO;
     *bytes_out = counters.bytes;
     *forwarded_bytes_out = counters.forwarded_bytes;
@@ -134,7 +155,8 @@ static int read_ports(const struct hr_routers *routers, struct hr_topology *topo
     for (uint32_t i = 0; i < count; i++) {
         struct port port;
         struct hr_port *to = &element->ports[i];
-        if (routers->port((int)number, (int)i, &port) != 0 || port.peer_element >= (int32_t)topology->element_count)
+        if (routers->calls.port((int)number, (int)i, &port) != 0 ||
+            port.peer_element >= (int32_t)topology->element_count)
             return -EIO;
         *to = (struct hr_port){.peer = port.peer_element, .peer_port = port.peer_port, .latency_ns = port.latency_ns};
         if (port.peer_element < 0) /* nothing is plugged in */
@@ -151,7 +173,7 @@ static int read_elements(const struct hr_routers *routers, struct hr_topology *t
 {
     for (uint32_t i = 0; i < count; i++) {
         struct element element;
-        if (routers->element((int)i, &element) != 0)
+        if (routers->calls.element((int)i, &element) != 0)
             return -EIO;
         element.bus_id[sizeof element.bus_id - 1] = 0;
         bool named = element.kind == KIND_CARD && element.bus_id[0];
@@ -166,7 +188,7 @@ static int read_elements(const struct hr_routers *routers, struct hr_topology *t
 
 int hr_routers_read(const struct hr_routers *routers, struct hr_topology **topology_out)
 {
-    int count = routers->elements(), rc = -EIO;
+    int count = routers->calls.elements(), rc = -EIO;
     struct hr_topology *topology = hr_topology_create();
     uint32_t *ports = count > 0 ? calloc((size_t)count, sizeof *ports) : NULL;
 
@@ -190,40 +212,126 @@ failed:
     return rc;
 }
 
-/* One router's table in the calls' form; returns the number of structs. routes has room for two an owner. */
-static uint32_t translate(const struct hr_tables *tables, uint32_t router, struct route *routes)
+/* An entry in the calls' form; how many structs. */
+static uint32_t translate(const struct hr_entry *entry, uint32_t owner, struct route *out)
 {
     uint32_t count = 0;
 
-    for (uint32_t owner = 0; owner < tables->owners; owner++) {
-        const struct hr_entry *entry = hr_tables_find(tables, router, owner);
-        for (uint32_t at = 0; entry && at < entry->port_count; at += ROUTE_PORTS) {
-            struct route *route = &routes[count++];
-            uint32_t n = entry->port_count - at < ROUTE_PORTS ? entry->port_count - at : ROUTE_PORTS;
-            *route = (struct route){.owner = owner,
-                                    .policy = entry->policy,
-                                    .port_count = (uint8_t)n,
-                                    .address_shift = entry->address_shift,
-                                    .more = at > 0};
-            memcpy(route->port, &entry->port[at], n * sizeof entry->port[0]);
-            memcpy(route->weight, &entry->weight[at], n * sizeof entry->weight[0]);
-        }
+    for (uint32_t at = 0; entry && at < entry->port_count; at += ROUTE_PORTS) {
+        struct route *route = &out[count++];
+        uint32_t n = entry->port_count - at < ROUTE_PORTS ? entry->port_count - at : ROUTE_PORTS;
+        *route = (struct route){.owner = owner,
+                                .policy = entry->policy,
+                                .port_count = (uint8_t)n,
+                                .address_shift = entry->address_shift,
+                                .more = at > 0};
+        memcpy(route->port, &entry->port[at], n * sizeof entry->port[0]);
+        memcpy(route->weight, &entry->weight[at], n * sizeof entry->weight[0]);
     }
     return count;
 }
 
-static int write_all(const struct hr_routers *routers, const struct hr_tables *tables, const struct range *ranges,
-                     uint32_t range_count)
-{
-    struct route *routes = calloc((size_t)tables->owners * 2 + 1, sizeof *routes);
-    int rc = routes ? 0 : -ENOMEM;
+/* ---- swapping tables while requests run ---- */
 
+struct swap {
+    const struct hr_routers *routers;
+    const struct hr_tables *tables;
+    uint16_t *hops; /* [owner * routers + router], by the new links */
+    uint16_t most;
+    struct route *scratch;
+};
+
+/* New answers for owners at most `hops` away, the former ones for those farther. */
+static uint32_t mix(const struct swap *swap, uint32_t router, uint16_t hops)
+{
+    const struct written *before = &swap->routers->written[router];
+    uint32_t count = 0, at = 0;
+
+    for (uint32_t owner = 0; owner < swap->tables->owners; owner++) {
+        bool is_new = swap->hops[(size_t)owner * swap->tables->routers + router] <= hops;
+        if (is_new)
+            count += translate(hr_tables_find(swap->tables, router, owner), owner, &swap->scratch[count]);
+        for (; at < before->count && before->route[at].owner == owner; at++)
+            if (!is_new)
+                swap->scratch[count++] = before->route[at];
+    }
+    return count;
+}
+
+static int write_step(const struct swap *swap, uint16_t hops)
+{
+    for (uint32_t i = 0; i < swap->tables->routers; i++) {
+        struct written *before = &swap->routers->written[i];
+        uint32_t count = mix(swap, i, hops);
+        size_t bytes = count * sizeof *swap->scratch;
+        if (count == before->count && memcmp(before->route, swap->scratch, bytes) == 0)
+            continue;
+        int rc = swap->routers->calls.write_table((int)i, swap->scratch, count);
+        if (rc != 0)
+            return rc == -ENOMEM ? rc : -EIO;
+        memcpy(before->route, swap->scratch, bytes);
+        before->count = count;
+    }
+    return 0;
+}
+
+/*
+ * Near routers first: whoever has the new answer for an owner sends to routers that have it too and are nearer; whoever has the old one
+ * comes nearer by the old links until it meets the owner or a router of the former kind. So at no moment do requests go in circles, whatever
+ * changed, and each arrives as long as the links that it meets are up.
+ */
+static int write_in_order(const struct swap *swap)
+{
+    int rc = 0;
+
+    for (uint32_t hops = 1; hops <= swap->most && rc == 0; hops++)
+        rc = write_step(swap, (uint16_t)hops);
+    return rc == 0 ? write_step(swap, UINT16_MAX) : rc; /* and those who have no way any more */
+}
+
+static int remember(struct hr_routers *routers, const struct hr_tables *tables)
+{
+    if (routers->written && routers->routers == tables->routers && routers->owners == tables->owners)
+        return 0;
+    forget_written(routers);
+    routers->written = calloc(tables->routers + 1, sizeof *routers->written);
+    routers->routers = tables->routers;
+    routers->owners = tables->owners;
+    for (uint32_t i = 0; routers->written && i < tables->routers; i++) {
+        routers->written[i].route = calloc((size_t)tables->owners * 2 + 1, sizeof(struct route));
+        if (!routers->written[i].route) {
+            forget_written(routers);
+            break;
+        }
+    }
+    return routers->written ? 0 : -ENOMEM;
+}
+
+static int write_all(struct hr_routers *routers, const struct hr_tables *tables, const struct hr_graph *graph,
+                     const struct range *ranges, uint32_t range_count)
+{
+    struct swap swap = {.routers = routers, .tables = tables};
+    uint32_t *queue = calloc(graph->nodes + 1, sizeof *queue);
+    int rc = remember(routers, tables);
+
+    swap.scratch = calloc((size_t)tables->owners * 2 + 1, sizeof *swap.scratch);
+    swap.hops = calloc((size_t)tables->owners * tables->routers + 1, sizeof *swap.hops);
+    if (!queue || !swap.scratch || !swap.hops)
+        rc = -ENOMEM;
+    for (uint32_t owner = 0; owner < tables->owners && rc == 0; owner++) {
+        uint16_t *hops = &swap.hops[(size_t)owner * tables->routers];
+        hr_graph_hops(graph, owner, hops, queue);
+        for (uint32_t i = 0; i < tables->routers; i++)
+            swap.most = hops[i] != UINT16_MAX && hops[i] > swap.most ? hops[i] : swap.most;
+    }
     /* Ranges first: a router that has a route knows the addresses behind it. */
     for (uint32_t i = 0; i < tables->routers && rc == 0; i++)
-        rc = routers->write_ranges((int)i, ranges, range_count);
-    for (uint32_t i = 0; i < tables->routers && rc == 0; i++)
-        rc = routers->write_table((int)i, routes, translate(tables, i, routes));
-    free(routes);
+        rc = routers->calls.write_ranges((int)i, ranges, range_count);
+    if (rc == 0)
+        rc = write_in_order(&swap);
+    free(swap.hops);
+    free(swap.scratch);
+    free(queue);
     return rc == 0 || rc == -ENOMEM ? rc : -EIO;
 }
 
@@ -248,7 +356,7 @@ static int lay_out(const struct hr_topology *topology, struct range *ranges, uin
     return rc;
 }
 
-int hr_routers_publish(const struct hr_routers *routers, const struct hr_topology *topology,
+int hr_routers_publish(struct hr_routers *routers, const struct hr_topology *topology,
                        const struct hr_tables_options *options)
 {
     struct hr_tables *tables = NULL;
@@ -263,7 +371,7 @@ int hr_routers_publish(const struct hr_routers *routers, const struct hr_topolog
     if (rc == 0)
         rc = lay_out(topology, ranges, &count);
     if (rc == 0)
-        rc = write_all(routers, tables, ranges, count);
+        rc = write_all(routers, tables, graph, ranges, count);
     free(ranges);
     hr_tables_destroy(tables);
     hr_graph_destroy(graph);

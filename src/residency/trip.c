@@ -16,6 +16,8 @@
 #define LEAST_CHUNK_BYTES (UINT64_C(256) << 10)
 #define CHUNK_SHARE 96 /* a relay's eighth of the VRAM has room for the slots of four paths */
 #define SLOT_ALIGN 4096
+#define GAP_NS 2000   /* between two chunks on two streams */
+#define ISSUE_NS 2900 /* a copy, one or two waits for events and the record of one */
 
 /* ---- contexts ---- */
 
@@ -86,7 +88,11 @@ static uint64_t most_chunk_bytes(void)
 
 static bool make_plan(struct hr_trips *trips, const struct hr_part *extents, uint32_t count)
 {
-    struct hr_pipeline_costs costs = {.slots = HR_TRIP_SLOTS, .most_chunk_bytes = most_chunk_bytes()};
+    struct hr_pipeline_costs costs = {.slots = HR_TRIP_SLOTS,
+                                      .gap_ns = GAP_NS,
+                                      .most_chunk_bytes = most_chunk_bytes(),
+                                      .issue_ns =
+                                          ISSUE_NS * (1 + hr_fabric_running(trips->fabric))}; /* shared with those */
     struct hr_routes *routes = &trips->routes;
     uint64_t landing = 0;
     for (uint32_t i = 0; i < routes->path_count; i++) {
@@ -278,11 +284,12 @@ void hr_trips_finish(struct hr_trips *trips)
 
 /* ---- running ---- */
 
-static CUresult submit_leg(const struct hr_trips *trips, const struct hr_trip *trip, const struct hr_plan_chunk *chunk,
-                           unsigned k, CUevent before)
+/* Leg k of the path's chunk n. */
+static CUresult submit_leg(const struct hr_trips *trips, const struct hr_trip *trip, uint32_t n, unsigned k,
+                           CUevent before)
 {
+    const struct hr_plan_chunk *chunk = trip->recent[n % HR_TRIP_LEGS];
     struct hr_track *track = trip->track[k];
-    uint32_t n = trip->chunks;
     bool last = k + 1 == trip->legs;
     CUstream stream = track->stream[n % HR_TRACK_STREAMS];
     CUdeviceptr slot = (CUdeviceptr)(n % HR_TRIP_SLOTS) * trip->slot_bytes;
@@ -299,6 +306,19 @@ static CUresult submit_leg(const struct hr_trips *trips, const struct hr_trip *t
         r = hr_drv.cuMemcpyDtoDAsync_v2(to, from, chunk->bytes, stream);
     if (r == CUDA_SUCCESS && trip->legs > 1)
         r = hr_drv.cuEventRecord(track->event[n % HR_TRACK_EVENTS], stream);
+    return r;
+}
+
+/*
+ * The legs of a path that can begin at about the same time: the first one of chunk n, the second of the one before, and so on. Each chunk's
+ * legs one after another would keep other paths' first chunks waiting for the host.
+ */
+static CUresult submit_step(const struct hr_trips *trips, const struct hr_trip *trip, uint32_t n, CUevent before)
+{
+    CUresult r = CUDA_SUCCESS;
+    for (unsigned k = 0; k < trip->legs && k <= n && r == CUDA_SUCCESS; k++)
+        if (n - k < trip->chunks)
+            r = submit_leg(trips, trip, n - k, k, before);
     return r;
 }
 
@@ -338,12 +358,14 @@ CUresult hr_trips_submit(struct hr_trips *trips, CUevent before)
     if (!push(trips->asked.from_gpu))
         return CUDA_ERROR_INVALID_CONTEXT;
     for (uint32_t i = 0; i < trips->plan.chunk_count && r == CUDA_SUCCESS; i++) {
-        const struct hr_plan_chunk *chunk = &trips->plan.chunk[i];
-        struct hr_trip *trip = &trips->trip[chunk->path];
-        for (unsigned k = 0; k < trip->legs && r == CUDA_SUCCESS; k++)
-            r = submit_leg(trips, trip, chunk, k, before);
+        struct hr_trip *trip = &trips->trip[trips->plan.chunk[i].path];
+        trip->recent[trip->chunks % HR_TRIP_LEGS] = &trips->plan.chunk[i];
         trip->chunks++;
+        r = submit_step(trips, trip, trip->chunks - 1, before);
     }
+    for (uint32_t behind = 0; behind + 1 < HR_TRIP_LEGS; behind++)
+        for (uint32_t i = 0; i < trips->plan.path_count && r == CUDA_SUCCESS; i++)
+            r = submit_step(trips, &trips->trip[i], trips->trip[i].chunks + behind, before);
     if (r == CUDA_SUCCESS) {
         r = record_ends(trips);
         count_sent(trips);

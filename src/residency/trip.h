@@ -20,7 +20,8 @@ struct hr_trip {
     struct hr_track *track[HR_TRIP_LEGS];
     struct hr_relay *relay[HR_TRIP_LEGS]; /* that the leg writes; the last one has none */
     size_t slot_bytes;
-    uint32_t chunks; /* submitted so far */
+    uint32_t chunks;                                  /* begun so far */
+    const struct hr_plan_chunk *recent[HR_TRIP_LEGS]; /* the latest of them: chunk n at n % HR_TRIP_LEGS */
 };
 
 struct hr_trips {

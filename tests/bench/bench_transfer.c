@@ -1,8 +1,10 @@
 /*
- * How near copies between two GPUs come to what the links between them could carry, in simgpu's virtual time: a table of every pair of a machine.
- * "bound" is the maximum flow over the links; "alone" what one direct copy of the driver's reaches, or one through the host.
+ * How near copies between two GPUs come to what the links between them could carry, in simgpu's virtual time: a table of every pair of a machine,
+ * and what all pairs at once reach. "bound" is the maximum flow over the links. "alone" is the driver's own copy: over the direct links; where
+ * there are none, simgpu's routers forward it over the shortest ways by the tables that they were given, which no card that is sold can do (there
+ * it goes through the host at the speed of PCIe).
  *
- * HEADROOM_DRIVER=build/simgpu/libcuda.so.1 build/tests/bench/bench_transfer MACHINE [MiB]
+ * HEADROOM_DRIVER=build/simgpu/libcuda.so.1 build/tests/bench/bench_transfer MACHINE [MiB [MiB of all at once]]
  */
 #include "fabric/machine.h"
 #include "residency/transfer.h"
@@ -44,25 +46,67 @@ static double gbps(int from, int to, size_t bytes, bool by_driver)
     return (double)bytes / (double)ns;
 }
 
+/* Every GPU sends to every other one at once; GB/s that each pair gets. */
+static double all_gbps(int count, size_t bytes)
+{
+    CUstream s[MOST][MOST];
+    uint64_t ns = 0;
+    for (int round = 0; round < 2; round++) {
+        uint64_t start_ns = 0;
+        for (int turn = 0; turn < count; turn++) {
+            for (int a = 0; a < count; a++) {
+                int b = (a + turn) % count;
+                CHECK(cuCtxSetCurrent(context[a]));
+                if (turn == 0) {
+                    for (int to = 0; to < count && round == 0; to++)
+                        CHECK(cuStreamCreate(&s[a][to], CU_STREAM_NON_BLOCKING));
+                    continue;
+                }
+                if (start_ns == 0)
+                    start_ns = now_ns();
+                CHECK(cuMemcpyPeerAsync(memory[b] + (size_t)turn * bytes, context[b], memory[a], context[a], bytes,
+                                        s[a][b]));
+            }
+        }
+        for (int a = 0; a < count; a++)
+            for (int b = 0; b < count; b++)
+                CHECK(cuStreamSynchronize(s[a][b]));
+        ns = now_ns() - start_ns;
+    }
+    return (double)bytes / (double)ns;
+}
+
+static void print_all(const struct hr_fabric_view *view, int count, size_t bytes)
+{
+    struct hr_all_to_all all = {0};
+    if (hr_route_all_to_all(view->graph, 0.02, &all) != 0)
+        return;
+    double bound = all.bound_mbps / 1000, here = all_gbps(count, bytes);
+    printf("| all pairs at once, %zu MiB each | %.2f | | %.2f | %.3f |\n", bytes >> 20, bound, here, here / bound);
+    hr_all_to_all_finish(&all);
+}
+
 int main(int argc, char **argv)
 {
     size_t bytes = (argc > 2 ? strtoull(argv[2], NULL, 10) : 256) << 20;
+    size_t each = argc > 3 ? strtoull(argv[3], NULL, 10) << 20 : bytes / MOST;
     int count = 0;
     char machine[256];
     struct hr_fabric *fabric;
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_transfer MACHINE [MiB]\n");
+        fprintf(stderr, "usage: bench_transfer MACHINE [MiB [MiB of all at once]]\n");
         return 2;
     }
-    snprintf(machine, sizeof machine, "%s,vram=%zuM,host=4G", argv[1], (bytes >> 20) * 2 + 512);
+    snprintf(machine, sizeof machine, "%s,vram=%zuM,host=4G", argv[1],
+             (bytes > each * MOST ? bytes : each * MOST) * 2 / (1 << 20) + 512);
     setenv("SIMGPU", machine, 1);
     setenv("HEADROOM_STATS", "off", 0);
     CHECK(cuInit(0));
     CHECK(cuDeviceGetCount(&count));
     for (int g = 0; g < count && g < MOST; g++) {
         CHECK(cuCtxCreate_v2(&context[g], 0, g));
-        CHECK(cuMemAlloc_v2(&memory[g], bytes));
-        CHECK(cuMemsetD8_v2(memory[g], (unsigned char)g, bytes));
+        CHECK(cuMemAlloc_v2(&memory[g], bytes > each * MOST ? bytes : each * MOST));
+        CHECK(cuMemsetD8_v2(memory[g], (unsigned char)g, bytes > each * MOST ? bytes : each * MOST));
         CHECK(cuCtxSynchronize());
     }
     void *handle = dlopen(hr_driver_path(), RTLD_LAZY | RTLD_NOLOAD);
@@ -91,6 +135,7 @@ int main(int argc, char **argv)
         }
     }
     printf("| worst, mean | | | | %.3f, %.3f |\n", worst, sum / pairs);
+    print_all(view, count, each);
     hr_fabric_drop(fabric, view);
     return 0;
 }

@@ -270,7 +270,8 @@ static void finish(void)
         fuzz_go_to(NULL, g);
         FUZZ_OK(cuCtxSynchronize());
     }
-    if (fuzz.evictions * 10 + AHEAD < fuzz.operations)
+    /* What several GPUs use may have to stay where their atomics meet. */
+    if (fuzz.evictions * (fuzz.gpus > 1 ? 50 : 10) + AHEAD < fuzz.operations)
         fuzz_fail(NULL, "only %llu evictions with %llu operations", (unsigned long long)fuzz.evictions,
                   (unsigned long long)fuzz.operations);
     if (hr_lock_violations() > 0)

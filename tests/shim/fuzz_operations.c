@@ -50,8 +50,8 @@ void fuzz_worker_start(struct fuzz_worker *w, unsigned index)
 static struct fuzz_buffer *any_buffer(struct fuzz_worker *w)
 {
     unsigned set = fuzz.workers < fuzz.gpus ? w->gpu : w->index;
-    unsigned i = below(w, 10) < 3 ? (unsigned)below(w, FUZZ_SHARED)
-                                  : FUZZ_SHARED + set * FUZZ_OWN + (unsigned)below(w, FUZZ_OWN);
+    unsigned i = below(w, 20) < (fuzz.gpus > 1 ? 1 : 6) ? (unsigned)below(w, FUZZ_SHARED)
+                                                        : FUZZ_SHARED + set * FUZZ_OWN + (unsigned)below(w, FUZZ_OWN);
     return &fuzz.buffer[i];
 }
 

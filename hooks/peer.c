@@ -1,5 +1,6 @@
 #include "fabric/machine.h"
 #include "hr_hooks.h"
+#include "residency/fixed.h"
 #include "residency/gpu.h"
 #include "residency/peers.h"
 #include "residency/transfer.h"
@@ -14,7 +15,11 @@
 
 static bool are_peers(CUdevice a, CUdevice b)
 {
-    return hr_fabric_reachable(hr_gpu_of_device(a), hr_gpu_of_device(b));
+    int gpu_a = hr_gpu_of_device(a), gpu_b = hr_gpu_of_device(b);
+    bool reachable = hr_fabric_reachable(gpu_a, gpu_b);
+    if (!reachable) /* kernels that do not ask are served by host memory */
+        hr_fixed_bar((unsigned)gpu_a, (unsigned)gpu_b);
+    return reachable;
 }
 
 HR_HOOK(cuDeviceCanAccessPeer)(int *canAccessPeer, CUdevice dev, CUdevice peerDev)

@@ -14,8 +14,8 @@
 #define URGENT_SPAN_MOST_NS UINT64_C(2000000000)
 #define REGISTER_WAIT_NS UINT64_C(2000000000)
 
-static uint64_t barred[HR_MAX_GPUS]; /* by owner; set once, before any launch */
-static bool any_barred;              /* set once */
+static _Atomic(uint64_t) barred[HR_MAX_GPUS]; /* by owner; bits are only added */
+static _Atomic(bool) any_barred;
 
 void hr_fixed_start(void)
 {
@@ -25,20 +25,27 @@ void hr_fixed_start(void)
             int can = 1;
             if (user != owner &&
                 hr_drv.cuDeviceCanAccessPeer(&can, hr_gpu_device(user), hr_gpu_device(owner)) == CUDA_SUCCESS && !can) {
-                barred[owner] |= UINT64_C(1) << user;
-                any_barred = true;
+                atomic_fetch_or(&barred[owner], UINT64_C(1) << user);
+                atomic_store(&any_barred, true);
             }
         }
 }
 
+void hr_fixed_bar(unsigned gpu_a, unsigned gpu_b)
+{
+    atomic_fetch_or(&barred[gpu_a], UINT64_C(1) << gpu_b);
+    atomic_fetch_or(&barred[gpu_b], UINT64_C(1) << gpu_a);
+    atomic_store(&any_barred, true);
+}
+
 bool hr_fixed_is_barred(unsigned user, unsigned owner)
 {
-    return barred[owner] >> user & 1;
+    return atomic_load_explicit(&barred[owner], memory_order_relaxed) >> user & 1;
 }
 
 bool hr_fixed_any_barred(void)
 {
-    return any_barred;
+    return atomic_load_explicit(&any_barred, memory_order_relaxed);
 }
 
 uint64_t hr_fixed_sharers(const struct hr_extent *e)

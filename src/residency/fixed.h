@@ -19,6 +19,8 @@ void hr_fixed_start(void);
 /* Whether the hardware has no way from kernels of the one GPU to memory of the other, and host memory may serve instead; whether that is so
  * for any two. No lock. */
 bool hr_fixed_is_barred(unsigned user, unsigned owner);
+/* Data goes wrong between these two: they count as such, both ways. */
+void hr_fixed_bar(unsigned gpu_a, unsigned gpu_b);
 bool hr_fixed_any_barred(void);
 
 /* Whether nothing of e is to be moved, or backed by VRAM where it was not. No lock. */

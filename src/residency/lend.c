@@ -6,6 +6,7 @@
 #include "fabric/machine.h"
 #include "policy/policy.h"
 #include "residency/context.h"
+#include "residency/evict.h"
 #include "residency/fixed.h"
 #include "residency/gpu.h"
 #include "residency/peers.h"
@@ -13,6 +14,7 @@
 #include "space/ledger.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /*
  * Who lends: every GPU that transfers may use as well (hr_trip_context). Native atomics over the link are asked for, from the window's GPU and from
@@ -24,7 +26,9 @@ static _Atomic(bool) asked;                   /* `native` is filled in */
 static _Atomic(uint64_t) native[HR_MAX_GPUS]; /* by user: the GPUs whose memory it reaches, atomics included */
 static _Atomic(uint32_t) worth[HR_MAX_GPUS]
                               [HR_MAX_GPUS]; /* MB/s between borrower and lender; 0 = the host is as good */
-static uint64_t refused[HR_MAX_GPUS];        /* guarded by hr_move_lock: lenders that failed, by borrower */
+#define FAILURES_MOST 3
+static uint8_t failures[HR_MAX_GPUS][HR_MAX_GPUS]; /* guarded by hr_move_lock: of moves, by borrower and lender */
+static uint64_t refused[HR_MAX_GPUS];              /* guarded by hr_move_lock: lenders that failed, by borrower */
 
 static struct hr_phys *lent[HR_MAX_GPUS]; /* guarded by hr_move_lock: by lender, a list */
 static _Atomic(uint64_t)
@@ -65,23 +69,44 @@ static int64_t leg_mbps(const struct hr_graph *graph, uint32_t from, uint32_t to
     return 0;
 }
 
-/* The slower direction counts: what goes out comes in again. */
-static uint32_t rate_over_fabric(struct hr_fabric *fabric, const struct hr_graph *graph, unsigned borrower,
+/* What copies have shown; 0 = not measured. */
+static int64_t measured_mbps(const struct hr_discovery *machine, unsigned from, unsigned to)
+{
+    bool there = machine && from < machine->gpus && to < machine->gpus;
+    return there ? (int64_t)(machine->pair[from * machine->gpus + to].gbps * 1000) : 0;
+}
+
+static int64_t lesser(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/*
+ * MB/s, in the slower direction: what goes out comes in again; 0 = the host is as good; 1 = faster than the host, nobody knows how much. That is
+ * where atomics are all that tells of links, and no copy was timed.
+ */
+static uint32_t rate_over_fabric(struct hr_fabric *fabric, const struct hr_fabric_view *view, unsigned borrower,
                                  unsigned lender)
 {
+    const struct hr_discovery *machine = hr_discovery_of_process();
     int a = hr_fabric_gpu(fabric, (int)borrower), b = hr_fabric_gpu(fabric, (int)lender);
     if (a < 0 || b < 0)
         return 0;
-    int64_t out = leg_mbps(graph, (uint32_t)a, (uint32_t)b), in = leg_mbps(graph, (uint32_t)b, (uint32_t)a);
-    int64_t link = out < in ? out : in, host_out = hr_fabric_host_mbps(fabric, (uint32_t)a, true);
-    int64_t host_in = hr_fabric_host_mbps(fabric, (uint32_t)a, false), host = host_out < host_in ? host_out : host_in;
-    if (!hr_policy_lend_pays(link, host))
-        return 0;
-    return link < UINT32_MAX ? (uint32_t)link : UINT32_MAX;
+    int64_t link =
+        lesser(leg_mbps(view->graph, (uint32_t)a, (uint32_t)b), leg_mbps(view->graph, (uint32_t)b, (uint32_t)a));
+    int64_t host =
+        lesser(hr_fabric_host_mbps(fabric, (uint32_t)a, true), hr_fabric_host_mbps(fabric, (uint32_t)a, false));
+    bool told = view->kinds == HR_LINKS_FABRIC && (!machine || strcmp(machine->links_from, "driver") != 0);
+    if (link > 0 && !told) {
+        link = lesser(measured_mbps(machine, borrower, lender), measured_mbps(machine, lender, borrower));
+        if (link == 0)
+            return 1;
+    }
+    return hr_policy_lend_pays(link, host) ? (uint32_t)lesser(link, UINT32_MAX) : 0;
 }
 
-/* With no fabric to ask, links that have atomics are taken for faster than the host's. */
-static uint32_t rate_between(struct hr_fabric *fabric, const struct hr_graph *graph, unsigned borrower, unsigned lender)
+static uint32_t rate_between(struct hr_fabric *fabric, const struct hr_fabric_view *view, unsigned borrower,
+                             unsigned lender)
 {
     const struct hr_discovery *machine = hr_discovery_of_process();
     uint64_t bits = UINT64_C(1) << borrower | UINT64_C(1) << lender;
@@ -90,7 +115,7 @@ static uint32_t rate_between(struct hr_fabric *fabric, const struct hr_graph *gr
     if (machine && borrower < machine->gpus && lender < machine->gpus &&
         (!hr_pair_usable(machine, borrower, lender) || !hr_pair_usable(machine, lender, borrower)))
         return 0;
-    return fabric ? rate_over_fabric(fabric, graph, borrower, lender) : 1;
+    return view ? rate_over_fabric(fabric, view, borrower, lender) : 1;
 }
 
 void hr_lend_refresh(void)
@@ -112,10 +137,9 @@ void hr_lend_refresh(void)
     const struct hr_fabric_view *view = fabric ? hr_fabric_take(fabric) : NULL;
     for (unsigned a = 0; a < gpus; a++)
         for (unsigned b = 0; b < gpus; b++)
-            atomic_store_explicit(
-                &worth[a][b],
-                a != b && able >> b & 1 && able_count > 1 ? rate_between(fabric, view ? view->graph : NULL, a, b) : 0,
-                memory_order_relaxed);
+            atomic_store_explicit(&worth[a][b],
+                                  a != b && able >> b & 1 && able_count > 1 ? rate_between(fabric, view, a, b) : 0,
+                                  memory_order_relaxed);
     if (view)
         hr_fabric_drop(fabric, view);
 }
@@ -183,11 +207,12 @@ CUresult hr_lend_take_locked(struct hr_lending *lending, struct hr_phys **phys_o
 
 void hr_lend_failed_locked(unsigned gpu, uint64_t lenders)
 {
-    for (unsigned b = 0; lenders >> b; b++)
-        if (lenders >> b & 1 && !(refused[gpu] >> b & 1))
-            hr_log(HR_LOG_INFO, "GPU %u cannot use memory that GPU %u lends: it goes to others, or to host memory", gpu,
-                   b);
-    refused[gpu] |= lenders;
+    for (unsigned b = 0; lenders >> b; b++) {
+        if (!(lenders >> b & 1) || refused[gpu] >> b & 1 || ++failures[gpu][b] < FAILURES_MOST)
+            continue;
+        refused[gpu] |= UINT64_C(1) << b;
+        hr_log(HR_LOG_INFO, "GPU %u cannot use memory that GPU %u lends: it goes to others, or to host memory", gpu, b);
+    }
 }
 
 /* ---- what is lent ---- */
@@ -242,13 +267,6 @@ static bool may_go(const struct hr_chunk *c)
            !atomic_load_explicit(&e->stays, memory_order_relaxed);
 }
 
-static uint64_t last_use_of(const struct hr_chunk *c)
-{
-    const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
-    return atomic_load_explicit(
-        atomic_load_explicit(&e->has_starts, memory_order_relaxed) ? &c->last_use : &e->last_use, memory_order_relaxed);
-}
-
 /* Lists what may come back, of the windows of these GPUs (a bit each). */
 static size_t list_locked(unsigned lender, uint64_t owners) HR_REQUIRES(hr_move_lock)
 {
@@ -265,7 +283,7 @@ static size_t list_locked(unsigned lender, uint64_t owners) HR_REQUIRES(hr_move_
             runs = grown;
             runs_capacity = capacity;
         }
-        runs[count++] = (struct hr_policy_run){(uint32_t)(c - hr_space.chunks), 1, last_use_of(c)};
+        runs[count++] = (struct hr_policy_run){(uint32_t)(c - hr_space.chunks), 1, hr_evict_last_use(c)};
     }
     return count;
 }

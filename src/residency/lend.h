@@ -31,7 +31,7 @@ struct hr_lending {
 void hr_lend_begin_locked(unsigned gpu, struct hr_lending *lending_out) HR_REQUIRES(hr_move_lock);
 /* A chunk of the best of them, which copies of the window's GPU reach. OUT_OF_MEMORY: nobody has room. Needs a current context. */
 CUresult hr_lend_take_locked(struct hr_lending *lending, struct hr_phys **phys_out) HR_REQUIRES(hr_move_lock);
-/* A move to such chunks failed: those who lent them are not asked for this window again. */
+/* A move to such chunks failed: after three times those who lent them are not asked for this window again. */
 void hr_lend_failed_locked(unsigned gpu, uint64_t lenders) HR_REQUIRES(hr_move_lock);
 
 /* The backing of a chunk changes from one physical chunk to another (NULL = none). */

@@ -295,12 +295,14 @@ static void count_site_moved(uint16_t site, size_t bytes)
 
 /* Where chunks have been, before their batch changes that. */
 struct origins {
-    uint8_t tier[HR_MOVE_MAX];
+    uint8_t tier[HR_MOVE_MAX], gpu[HR_MOVE_MAX];
 };
 static void note_origins(const struct hr_move *moves, unsigned count, struct origins *from_out)
 {
-    for (unsigned i = 0; i < count; i++)
+    for (unsigned i = 0; i < count; i++) {
         from_out->tier[i] = moves[i].chunk->phys->tier;
+        from_out->gpu[i] = moves[i].chunk->phys->gpu;
+    }
 }
 
 static void count_moved(const struct hr_move *moves, unsigned count, const struct origins *from, bool out)
@@ -312,6 +314,8 @@ static void count_moved(const struct hr_move *moves, unsigned count, const struc
         if (c->phys != moves[i].to) /* this one was undone */
             continue;
         bool left = from->tier[i] == HR_TIER_VRAM, to_peer = moves[i].to->tier == HR_TIER_PEER;
+        if (from->tier[i] != HR_TIER_HOST && moves[i].to->tier != HR_TIER_HOST)
+            hr_stats_sent(from->gpu[i], moves[i].to->gpu, HR_SENT_DIRECT, hr_chunk_bytes());
         if (moves[i].to->tier == HR_TIER_VRAM)
             hr_stat_add(t, HR_STAT_moved_in_bytes, hr_chunk_bytes());
         else if (left)

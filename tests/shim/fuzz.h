@@ -17,7 +17,7 @@
 #define FUZZ_SHARED 6
 #define FUZZ_OWN 10
 #define FUZZ_WORKERS_MOST 8
-#define FUZZ_BUFFERS (FUZZ_SHARED + FUZZ_OWN * FUZZ_WORKERS_MOST)
+#define FUZZ_BUFFERS (FUZZ_SHARED + FUZZ_OWN * FUZZ_WORKERS_MOST) /* there are no more GPUs than workers */
 #define FUZZ_STREAMS 4
 #define FUZZ_GPUS_MOST 8
 #define FUZZ_STAGING 4
@@ -50,7 +50,9 @@ struct fuzz_worker {
 struct fuzz {
     uint64_t seed;
     unsigned workers, gpus;
-    bool host_mapped; /* whether kernels can reach host memory */
+    unsigned sets;     /* of buffers, one a worker or, if there are fewer workers, one a GPU */
+    size_t most_bytes; /* of a buffer */
+    bool host_mapped;  /* whether kernels can reach host memory */
     CUcontext context[FUZZ_GPUS_MOST];
     struct {
         CUfunction affine, mix, add_table, slow_affine;

@@ -49,8 +49,9 @@ void fuzz_worker_start(struct fuzz_worker *w, unsigned index)
 
 static struct fuzz_buffer *any_buffer(struct fuzz_worker *w)
 {
-    unsigned i = below(w, 10) < 3 ? (unsigned)below(w, FUZZ_SHARED)
-                                  : FUZZ_SHARED + w->index * FUZZ_OWN + (unsigned)below(w, FUZZ_OWN);
+    unsigned set = fuzz.workers < fuzz.gpus ? w->gpu : w->index;
+    unsigned i = below(w, 20) < (fuzz.gpus > 1 ? 1 : 6) ? (unsigned)below(w, FUZZ_SHARED)
+                                                        : FUZZ_SHARED + set * FUZZ_OWN + (unsigned)below(w, FUZZ_OWN);
     return &fuzz.buffer[i];
 }
 
@@ -170,6 +171,9 @@ static size_t any_size(struct fuzz_worker *w)
 {
     uint64_t kind = below(w, 10);
     size_t most = kind < 4 ? 64 * KIB : kind < 8 ? 2 * MIB : 7 * MIB;
+    most = most < fuzz.most_bytes ? most : fuzz.most_bytes;
+    if (fuzz.gpus > 1 && w->gpu % 2 && below(w, 12) > 0)
+        most /= 8; /* these have room to lend, until they take it back */
     return 512 + below(w, most / 4) * 4;
 }
 
@@ -305,6 +309,12 @@ static void verify_some(struct fuzz_worker *w)
 
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
 
+/* On several GPUs it is the number of operations that matters, not their size. */
+static size_t slower(void)
+{
+    return fuzz.gpus > 1 ? 8 : 1;
+}
+
 static void launch(CUfunction f, unsigned blocks, unsigned threads, CUstream s, void **params)
 {
     FUZZ_OK(cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, 0, s, params, NULL));
@@ -324,7 +334,7 @@ static void affine(struct fuzz_worker *w)
     bool turn = below(w, 2);
     struct fuzz_buffer *to = b[turn], *from = b[!turn];
     size_t least = to->bytes < from->bytes ? to->bytes : from->bytes, offset, bytes;
-    any_range(w, least, 4, 128 * KIB, &offset, &bytes);
+    any_range(w, least, 4, 128 * KIB / slower(), &offset, &bytes);
     uint32_t a = (uint32_t)fuzz_random(&w->random) | 1, c = (uint32_t)fuzz_random(&w->random),
              n = (uint32_t)(bytes / 4);
     CUdeviceptr y = to->address + offset, x = from->address + offset;
@@ -352,7 +362,7 @@ static void mix(struct fuzz_worker *w)
     size_t least = b[0]->bytes, offset, bytes;
     for (int i = 1; i < 3; i++)
         least = b[i]->bytes < least ? b[i]->bytes : least;
-    any_range(w, least, 4, 64 * KIB, &offset, &bytes);
+    any_range(w, least, 4, 64 * KIB / slower(), &offset, &bytes);
     struct fuzz_buffer *from[2] = {b[0] == to ? b[1] : b[0], b[2] == to ? b[1] : b[2]};
     m.out = to->address + offset;
     m.in[0] = from[0]->address + offset;
@@ -386,7 +396,7 @@ static void table_of_its_own(struct fuzz_worker *w)
     struct fuzz_buffer *b[2];
     take_buffers(w, b, 2);
     size_t least = b[0]->bytes < b[1]->bytes ? b[0]->bytes : b[1]->bytes, offset, bytes;
-    any_range(w, least, 4, 32 * KIB, &offset, &bytes);
+    any_range(w, least, 4, 32 * KIB / slower(), &offset, &bytes);
     CUdeviceptr entries[2] = {b[0]->address + offset, b[1]->address + offset}, start;
     uint32_t count = 2, n = (uint32_t)(bytes / 4), a = (uint32_t)fuzz_random(&w->random);
     CUstream s = any_stream(w);
@@ -417,7 +427,7 @@ static void table(struct fuzz_worker *w)
     unsigned at = (unsigned)below(w, 3);
     struct fuzz_buffer *holder = b[at], *to[2] = {b[(at + 1) % 3], b[(at + 2) % 3]};
     size_t least = to[0]->bytes < to[1]->bytes ? to[0]->bytes : to[1]->bytes, offset, bytes;
-    any_range(w, least, 4, 32 * KIB, &offset, &bytes);
+    any_range(w, least, 4, 32 * KIB / slower(), &offset, &bytes);
     CUdeviceptr entries[2] = {to[0]->address + offset, to[1]->address + offset};
     size_t place = below(w, (holder->bytes - sizeof entries) / 8 + 1) * 8;
     uint32_t count = 2, n = (uint32_t)(bytes / 4), a = (uint32_t)fuzz_random(&w->random);
@@ -446,7 +456,7 @@ static void slow(struct fuzz_worker *w)
     any_range(w, b[0]->bytes, 4, 8 * KIB, &offset, &bytes);
     uint32_t a = (uint32_t)fuzz_random(&w->random) | 1, c = (uint32_t)fuzz_random(&w->random),
              n = (uint32_t)(bytes / 4);
-    uint32_t rounds = (uint32_t)(1 + below(w, 400000) / n);
+    uint32_t rounds = (uint32_t)(1 + below(w, 400000 / slower()) / n);
     CUdeviceptr y = b[0]->address + offset;
     CUstream s = any_stream(w);
     before(b[0], s);
@@ -472,7 +482,8 @@ static void provoke(struct fuzz_worker *w)
         FUZZ_OK(cuEventSynchronize(b[0]->last[b[0]->last_gpu]));
     atomic_store(&fuzz.provoked, b[0]->index + 1);
     struct timespec span = {0, (long)below(w, 3000000)}; /* the moment within the move is what is random here */
-    nanosleep(&span, NULL);
+    if (fuzz.workers >= fuzz.gpus)
+        nanosleep(&span, NULL);
     for (int i = 0; i < 4; i++) {
         size_t offset, bytes;
         any_range(w, b[0]->bytes, 4, 64 * KIB, &offset, &bytes);

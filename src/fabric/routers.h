@@ -25,7 +25,6 @@ void hr_routers_close(struct hr_routers *routers);
 int hr_routers_read(const struct hr_routers *routers, struct hr_topology **topology_out);
 
 /*
-/*
  * Lays out all cards' memory as ranges, computes tables for the links that are up in `topology`, which hr_routers_read made, and writes both into
  * every router that has an answer to give. Requests under way use the old or the new answer at each hop, and are given them in an order in which
  * none goes in circles; this object must have written what the routers have. -ENOMEM, -EIO: some routers may have the new ones.

@@ -30,9 +30,11 @@ struct said {
 };
 
 struct view {
-    struct hr_fabric_view public; /* first: a struct hr_fabric_view * is a struct view * */
-    struct hr_account account;    /* guarded by lock */
+    struct hr_fabric_view public;                       /* first: a struct hr_fabric_view * is a struct view * */
+    struct hr_account account;                          /* guarded by lock */
+    _Atomic(uint8_t) direct_only[MOST_GPUS][MOST_GPUS]; /* by pair: enum, found at the first use */
 };
+enum { DIRECT_UNKNOWN, DIRECT_ONLY, DIRECT_AND_MORE };
 
 struct hr_fabric {
     uint32_t gpus;
@@ -544,6 +546,21 @@ int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *of, u
         rc = -ENETUNREACH;
     }
     return rc;
+}
+
+bool hr_fabric_direct_only(const struct hr_fabric_view *of, uint32_t from_gpu, uint32_t to_gpu)
+{
+    struct view *view = (struct view *)of;
+    uint8_t known = atomic_load_explicit(&view->direct_only[from_gpu][to_gpu], memory_order_relaxed);
+    struct hr_routes routes = {0};
+
+    if (known == DIRECT_UNKNOWN) {
+        int rc = hr_route_large(view->public.graph, NULL, from_gpu, to_gpu, &routes);
+        known = rc == 0 && routes.path_count == 1 && routes.path[0].legs == 1 ? DIRECT_ONLY : DIRECT_AND_MORE;
+        hr_routes_finish(&routes);
+        atomic_store_explicit(&view->direct_only[from_gpu][to_gpu], known, memory_order_relaxed);
+    }
+    return known == DIRECT_ONLY;
 }
 
 uint32_t hr_fabric_running(struct hr_fabric *fabric)

@@ -13,6 +13,7 @@
 #include "residency/trip.h"
 #include "shim/gate.h"
 #include "space/space.h"
+#include "stats/stats.h"
 
 #include <stdlib.h>
 
@@ -35,6 +36,18 @@ static bool is_link_error(CUresult r)
 }
 
 /* ---- starting ---- */
+
+static void count_bytes(const struct hr_trips *trips)
+{
+    uint64_t direct = 0;
+    for (uint32_t i = 0; i < trips->plan.path_count; i++)
+        if (trips->routes.path[trips->plan.path[i].route].legs == 1)
+            direct += trips->plan.path[i].bytes;
+    struct hr_thread *t = hr_thread_self();
+    hr_stat_add(t, HR_STAT_transfers, 1);
+    hr_stat_add(t, HR_STAT_transfer_direct_bytes, direct);
+    hr_stat_add(t, HR_STAT_transfer_relayed_bytes, trips->asked.bytes - direct);
+}
 
 static void put_in(struct running *run)
 {
@@ -67,6 +80,7 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
     hr_transfer_reap();
     struct running *run = calloc(1, sizeof *run);
     if (!run || !hr_trips_plan(&run->trips, asked, &whole, 1, true)) {
+        hr_stat_add(hr_thread_self(), HR_STAT_transfers_left, 1);
         free(run);
         return CUDA_SUCCESS;
     }
@@ -85,6 +99,7 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
     }
     hr_drv.cuEventDestroy_v2(before); /* what waits for it goes on doing so */
     run->entered = hr_gate_entered();
+    count_bytes(&run->trips);
     put_in(run);
     *done_out = true;
     return CUDA_SUCCESS;
@@ -229,6 +244,8 @@ static struct hr_part *lost_parts(const struct hr_trips *trips, const struct hr_
 /* The driver's own copies, through host memory if it must, waited for. */
 static CUresult by_driver(const struct hr_transfer *asked, const struct hr_part *parts, uint32_t count)
 {
+    for (uint32_t i = 0; i < count; i++)
+        hr_stat_add(hr_thread_self(), HR_STAT_transfer_host_bytes, parts[i].bytes);
     CUcontext to = hr_trip_context(asked->to_gpu), from = hr_trip_context(asked->from_gpu), ignored;
     struct hr_track *track = NULL;
     CUresult r = to && from ? hr_drv.cuCtxPushCurrent_v2(from) : CUDA_ERROR_INVALID_CONTEXT;
@@ -266,6 +283,8 @@ static CUresult copy_again(const struct hr_trips *old)
     const struct hr_fabric_view *now = hr_fabric_take(old->fabric);
     struct hr_part *parts = lost_parts(old, now->graph, &count);
     hr_fabric_drop(old->fabric, now);
+    for (uint32_t i = 0; parts && i < count; i++)
+        hr_stat_add(hr_thread_self(), HR_STAT_transfer_again_bytes, parts[i].bytes);
     for (int attempt = 0; parts && count > 0 && attempt < REPAIRS_MOST && is_link_error(r); attempt++) {
         if (!hr_trips_plan(&trips, &asked, parts, count, false))
             break;

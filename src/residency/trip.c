@@ -16,7 +16,8 @@
 #define LEAST_CHUNK_BYTES (UINT64_C(256) << 10)
 #define CHUNK_SHARE 96 /* a relay's eighth of the VRAM has room for the slots of four paths */
 #define SLOT_ALIGN 4096
-#define GAP_NS 2000   /* between two chunks on two streams */
+#define GAP_NS 2000 /* between two chunks on two streams */
+#define SETUP_NS 15000
 #define ISSUE_NS 2900 /* a copy, one or two waits for events and the record of one */
 
 /* ---- contexts ---- */
@@ -68,11 +69,15 @@ static uint64_t relay_mask(const struct hr_fabric *fabric)
 
 /* ---- planning ---- */
 
+static bool out_of_reach(const struct hr_transfer *asked)
+{
+    return !hr_peers_reach(asked->from_gpu, asked->to_gpu) && !hr_peers_reach(asked->to_gpu, asked->from_gpu);
+}
+
 /* A direct path without peer access lands on the destination first, and needs slots there like a relay. */
 static bool lands(const struct hr_transfer *asked, const struct hr_path *path)
 {
-    return path->legs == 1 && !hr_peers_reach(asked->from_gpu, asked->to_gpu) &&
-           !hr_peers_reach(asked->to_gpu, asked->from_gpu);
+    return path->legs == 1 && out_of_reach(asked);
 }
 
 /* Chunks as large as the smallest GPU in between has slots for. */
@@ -188,6 +193,18 @@ static bool trip_begin(struct hr_trips *trips, uint32_t number, unsigned *full_o
     return r == CUDA_SUCCESS;
 }
 
+/* Whether it is sooner done than by the driver's copy over the direct path, if that is within reach. */
+static bool is_sooner(const struct hr_trips *trips, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < trips->routes.path_count; i++) {
+        const struct hr_path *path = &trips->routes.path[i];
+        double direct_ns = (double)bytes * 1000 / (double)path->mbps;
+        if (path->legs == 1 && !lands(&trips->asked, path))
+            return trips->plan.predicted_ns + SETUP_NS < direct_ns;
+    }
+    return true;
+}
+
 /* One attempt: 1 = all is there, 0 = not so (why: in *full_out), -1 = not at all. */
 static int try_plan(struct hr_trips *trips, const struct hr_part *extents, uint32_t count, uint64_t mask,
                     bool only_if_worth, unsigned *full_out)
@@ -203,7 +220,7 @@ static int try_plan(struct hr_trips *trips, const struct hr_part *extents, uint3
     if (only_if_worth && trips->routes.path_count == 1 && trips->routes.path[0].legs == 1 &&
         !lands(asked, &trips->routes.path[0]))
         return -1;
-    if (!make_plan(trips, extents, count))
+    if (!make_plan(trips, extents, count) || (only_if_worth && !is_sooner(trips, bytes)))
         return -1;
     trips->trip = calloc(trips->plan.path_count, sizeof *trips->trip);
     if (!trips->trip)
@@ -243,11 +260,19 @@ bool hr_trips_plan(struct hr_trips *trips, const struct hr_transfer *asked, cons
     struct hr_fabric *fabric;
     int done = 0;
     *trips = (struct hr_trips){.asked = *asked};
-    if (hr_fabric_get(&fabric) != 0 || hr_fabric_gpu(fabric, (int)asked->from_gpu) < 0 ||
-        hr_fabric_gpu(fabric, (int)asked->to_gpu) < 0 || !push(asked->from_gpu))
+    if (hr_fabric_get(&fabric) != 0)
+        return false;
+    int from = hr_fabric_gpu(fabric, (int)asked->from_gpu), to = hr_fabric_gpu(fabric, (int)asked->to_gpu);
+    if (from < 0 || to < 0)
         return false;
     trips->fabric = fabric;
     trips->view = hr_fabric_take(fabric);
+    bool as_good =
+        only_if_worth && !out_of_reach(asked) && hr_fabric_direct_only(trips->view, (uint32_t)from, (uint32_t)to);
+    if (as_good || !push(asked->from_gpu)) {
+        hr_fabric_drop(fabric, trips->view);
+        return false;
+    }
     uint64_t mask = relay_mask(fabric);
     for (uint32_t attempt = 0; attempt <= hr_fabric_gpus(fabric) && done == 0; attempt++) {
         unsigned full = asked->from_gpu;

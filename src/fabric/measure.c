@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define MOST_GPUS 64
+#define PROOF_BYTES (UINT64_C(1) << 20)
 #define SHORT_BYTES (UINT64_C(64) << 10)
 #define LONG_BYTES (UINT64_C(4) << 20)
 #define MOST_BYTES (UINT64_C(64) << 20)
@@ -233,7 +234,7 @@ void hr_measure_path(const char *from, const char *to, struct hr_measured *measu
     /* One direction is enough for the copy engine. Few connections may be open at once, so each is closed again. */
     CUresult onward = enable(source.gpu, target.gpu), backward = enable(target.gpu, source.gpu);
     bool there = onward == CUDA_SUCCESS, back = backward == CUDA_SUCCESS;
-    uint64_t bytes = there || back ? take_both(&source, &target, LONG_BYTES) : 0;
+    uint64_t bytes = there || back ? take_both(&source, &target, PROOF_BYTES) : 0;
     uint32_t *words = bytes ? malloc(bytes) : NULL;
     if (words)
         measured_out->state = prove(&source, &target, words, bytes);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 16, LARGE = 3 << 20, SMALL = 64 << 10, ROW = 4096, PITCH = 5120 };
+enum { MOST = 16, LARGE = 1280 << 10, SMALL = 64 << 10, ROW = 4096, PITCH = 5120 };
 
 static int gpus, copies, wrong, peers;
 static CUcontext context[MOST];

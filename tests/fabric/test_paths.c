@@ -9,6 +9,18 @@
 
 #include "support/spawn.h"
 
+#if defined(__SANITIZE_THREAD__)
+#define SLOW 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SLOW 1
+#endif
+#endif
+#ifndef SLOW
+#define SLOW 0
+#endif
+#define HANG_WAIT                                                                                                      \
+    (SLOW ? "HEADROOM_VERIFY_WAIT=8s" : "HEADROOM_VERIFY_WAIT=1500ms") /* a machine may have much else to do */
 #define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static char *command, *job;
@@ -79,7 +91,7 @@ Test(paths, K47_one_that_corrupts_is_found_at_the_first_use_named_once_and_not_u
 
 Test(paths, K48_one_that_hangs_costs_its_deadline_and_not_the_job)
 {
-    struct told told = run("run", "square4,vram=64M", "ask", ENV("SIMGPU_LINK=hang:2-3", "HEADROOM_VERIFY_WAIT=1s"));
+    struct told told = run("run", "square4,vram=64M", "ask", ENV("SIMGPU_LINK=hang:2-3", HANG_WAIT));
 
     cr_expect_eq(told.wrong, 0);
     cr_expect_eq(told.peers, 6);
@@ -91,8 +103,8 @@ Test(paths, K48_one_that_hangs_costs_its_deadline_and_not_the_job)
 Test(paths, where_there_is_no_way_round_copies_go_through_host_memory)
 {
     struct told bad = run("run", "h100,gpus=2,vram=64M", "ask", ENV("SIMGPU_LINK=corrupt:0-1"));
-    struct told both = run("run", "square4,vram=64M", "ask",
-                           ENV("SIMGPU_LINK=corrupt:0-1,corrupt:0-2,hang:2-3", "HEADROOM_VERIFY_WAIT=1s"));
+    struct told both =
+        run("run", "square4,vram=64M", "ask", ENV("SIMGPU_LINK=corrupt:0-1,corrupt:0-2,hang:2-3", HANG_WAIT));
 
     cr_expect_eq(bad.wrong, 0);
     cr_expect_eq(bad.peers, 0);
@@ -118,7 +130,7 @@ Test(paths, links_that_fail_in_the_job_are_gone_round_whoever_tells_of_them)
 
     for (int i = 0; i < 2; i++) {
         struct told told =
-            run("run", "square4,vram=64M", "streams", ENV("SIMGPU_LINK=fail:0.0@1000000,fail:0.1@900000", deny[i]));
+            run("run", "square4,vram=64M", "streams", ENV("SIMGPU_LINK=fail:0.0@400000,fail:0.1@350000", deny[i]));
         cr_expect_eq(told.wrong, 0);
         cr_expect_str_empty(told.err);
     }
@@ -169,7 +181,8 @@ static void tell_ways(const char *deny, bool by_ports)
     cr_expect_eq(figure(json, bad, "relayed_bytes"), 0, "%s", json);
     cr_expect_gt(figure(json, bad, "staged_bytes"), 0, "%s", json);
     cr_expect_gt(figure(json, good, "direct_bytes"), 0, "%s", json);
-    cr_expect_geq(figure(json, good, "relayed_bytes"), 6 << 20, "two large copies to GPU 1 went this way: %s", json);
+    cr_expect_geq(figure(json, good, "relayed_bytes"), 2 * (1280 << 10), "two large copies to GPU 1 went this way: %s",
+                  json);
     cr_expect_eq(strstr(json, "\"ports\"") != NULL, by_ports, "%s", json);
     for (int port = 0; port < 4 && by_ports; port++) {
         char row[64];

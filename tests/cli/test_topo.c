@@ -21,7 +21,7 @@
 #define SLOW 0
 #endif
 #define HANG_WAIT                                                                                                      \
-    (SLOW ? "HEADROOM_VERIFY_WAIT=8s" : "HEADROOM_VERIFY_WAIT=1500ms") /* a machine may have much else to do */
+    (SLOW ? "HEADROOM_VERIFY_WAIT=4s" : "HEADROOM_VERIFY_WAIT=1500ms") /* a machine may have much else to do */
 #define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static const char *command;

@@ -20,7 +20,7 @@
 #define SLOW 0
 #endif
 #define HANG_WAIT                                                                                                      \
-    (SLOW ? "HEADROOM_VERIFY_WAIT=8s" : "HEADROOM_VERIFY_WAIT=1500ms") /* a machine may have much else to do */
+    (SLOW ? "HEADROOM_VERIFY_WAIT=4s" : "HEADROOM_VERIFY_WAIT=1500ms") /* a machine may have much else to do */
 #define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static char *command, *job;
@@ -42,6 +42,14 @@ struct told {
     char err[4096];
 };
 
+static int number_behind(const char *text, const char *words)
+{
+    const char *at = strstr(text, words);
+
+    cr_assert(at && at[strlen(words)] >= '0' && at[strlen(words)] <= '9', "no number behind '%s': %s", words, text);
+    return (int)strtol(at + strlen(words), NULL, 10);
+}
+
 static struct told run(const char *verb, const char *machine, const char *how, const char *const *env)
 {
     const char *const alone[] = {command, "sim", machine, "--", job, how, NULL};
@@ -50,7 +58,9 @@ static struct told run(const char *verb, const char *machine, const char *how, c
     struct told told = {0};
 
     cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 0, "status %x: %s", (unsigned)r.status, r.err);
-    cr_assert_eq(sscanf(r.out, "wrong %d of %d, peers %d", &told.wrong, &told.copies, &told.peers), 3, "%s", r.out);
+    told.wrong = number_behind(r.out, "wrong ");
+    told.copies = number_behind(r.out, " of ");
+    told.peers = number_behind(r.out, ", peers ");
     snprintf(told.err, sizeof told.err, "%s", r.err);
     hr_test_result_finish(&r);
     return told;
@@ -63,6 +73,12 @@ static int count(const char *text, const char *part)
     for (const char *at = text; (at = strstr(at, part)); at++)
         n++;
     return n;
+}
+
+/* Under a checker that makes everything slow, what others show as well is left to long runs. */
+static bool is_short(void)
+{
+    return SLOW && !getenv("HEADROOM_TEST_LONG");
 }
 
 Test(paths, a_job_gets_wrong_data_where_a_path_lies_and_nobody_looks)
@@ -79,7 +95,7 @@ Test(paths, K47_one_that_corrupts_is_found_at_the_first_use_named_once_and_not_u
 {
     static const char *const how[] = {"ask", "force"};
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (is_short() ? 1 : 2); i++) {
         struct told told = run("run", "square4,vram=64M", how[i], ENV("SIMGPU_LINK=corrupt:0-1"));
         cr_expect_eq(told.wrong, 0, "%d of %d copies", told.wrong, told.copies);
         cr_expect_eq(told.peers, 6, "%d", told.peers);
@@ -103,12 +119,14 @@ Test(paths, K48_one_that_hangs_costs_its_deadline_and_not_the_job)
 Test(paths, where_there_is_no_way_round_copies_go_through_host_memory)
 {
     struct told bad = run("run", "h100,gpus=2,vram=64M", "ask", ENV("SIMGPU_LINK=corrupt:0-1"));
-    struct told both =
-        run("run", "square4,vram=64M", "ask", ENV("SIMGPU_LINK=corrupt:0-1,corrupt:0-2,hang:2-3", HANG_WAIT));
 
     cr_expect_eq(bad.wrong, 0);
     cr_expect_eq(bad.peers, 0);
     cr_expect_eq(count(bad.err, "\n"), 1, "%s", bad.err);
+    if (is_short())
+        return;
+    struct told both =
+        run("run", "square4,vram=64M", "ask", ENV("SIMGPU_LINK=corrupt:0-1,corrupt:0-2,hang:2-3", HANG_WAIT));
     cr_expect_eq(both.wrong, 0);
     cr_expect_eq(both.peers, 2);
     cr_expect_eq(count(both.err, "\n"), 3, "%s", both.err);
@@ -138,6 +156,8 @@ Test(paths, links_that_fail_in_the_job_are_gone_round_whoever_tells_of_them)
 
 Test(paths, a_link_that_fails_under_the_trial_is_no_path_that_lies)
 {
+    if (is_short())
+        return;
     struct told told = run("run", "square4,vram=64M", "ask", ENV("SIMGPU_LINK=fail:0.0@1000000,fail:0.1@20000000"));
 
     cr_expect_eq(told.wrong, 0);
@@ -197,13 +217,16 @@ static void tell_ways(const char *deny, bool by_ports)
 Test(paths, the_log_tells_which_ways_the_data_took_and_by_which_ports)
 {
     tell_ways("SIMGPU_DENY=", true);
-    tell_ways("SIMGPU_DENY=routers", false); /* links are NVML's, as on hardware */
+    if (!is_short())
+        tell_ways("SIMGPU_DENY=routers", false); /* links are NVML's, as on hardware */
 }
 
 Test(paths, what_was_found_is_kept_for_the_next_job)
 {
     char folder[] = "/tmp/headroom-paths-XXXXXX", cache[64];
 
+    if (is_short())
+        return;
     cr_assert_not_null(mkdtemp(folder));
     snprintf(cache, sizeof cache, "HEADROOM_TOPO_CACHE=%s/paths", folder);
     struct told first = run("run", "square4,vram=64M", "ask", ENV("SIMGPU_LINK=corrupt:0-2", cache));

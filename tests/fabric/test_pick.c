@@ -6,7 +6,7 @@
 
 Test(pick, a_part_keeps_its_links_with_rates_and_states)
 {
-    struct hr_topology *whole = read_machine("dgx1v"), *part;
+    struct hr_topology *whole = read_machine("dgx1v"), *part = NULL;
     const uint32_t gpus[] = {whole->gpus[7], whole->gpus[2], whole->gpus[3]};
     double gbps;
 

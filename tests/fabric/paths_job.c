@@ -2,7 +2,7 @@
  * A job that copies between every two GPUs in all the ways there are, for test_paths.c: paths_job ask|force|streams.
  *
  * It enables peer access where it is offered (force: everywhere, and takes a refusal for an answer; streams: where it is offered, and it
- * makes only large copies on streams), and tells how many copies arrived
+ * makes only copies on streams, larger ones), and tells how many copies arrived
  * wrong and how many GPUs are peers: "wrong 0 of 72, peers 8". Status 0 unless a call fails.
  */
 #include <cuda.h>
@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 16, LARGE = 1280 << 10, SMALL = 64 << 10, ROW = 4096, PITCH = 5120 };
+enum { MOST = 16, SOME = 1280 << 10, MANY = 8 << 20, SMALL = 64 << 10, ROW = 4096, PITCH = 5120 };
 
+static size_t large = SOME;
 static int gpus, copies, wrong, peers;
 static CUcontext context[MOST];
 static CUstream stream[MOST];
@@ -35,16 +36,16 @@ static void set_up(void)
 {
     OK(cuInit(0));
     OK(cuDeviceGetCount(&gpus));
-    words = malloc(LARGE);
-    back = malloc(LARGE);
+    words = malloc(large);
+    back = malloc(large);
     if (!words || !back || gpus > MOST)
         exit(3);
     for (int g = 0; g < gpus; g++) {
         OK(cuDevicePrimaryCtxRetain(&context[g], g));
         OK(cuCtxSetCurrent(context[g]));
         OK(cuStreamCreate(&stream[g], CU_STREAM_NON_BLOCKING));
-        OK(cuMemAlloc_v2(&from[g], LARGE));
-        OK(cuMemAlloc_v2(&to[g], LARGE));
+        OK(cuMemAlloc_v2(&from[g], large));
+        OK(cuMemAlloc_v2(&to[g], large));
     }
 }
 
@@ -85,13 +86,13 @@ static void copy(enum way way, int a, int b)
                           .dstDevice = to[b],
                           .dstPitch = PITCH,
                           .WidthInBytes = ROW,
-                          .Height = LARGE / PITCH};
+                          .Height = large / PITCH};
 
     OK(cuCtxSetCurrent(context[a]));
     switch (way) {
-    case PEER_ASYNC: OK(cuMemcpyPeerAsync(to[b], context[b], from[a], context[a], LARGE, stream[a])); break;
-    case PLAIN_ASYNC: OK(cuMemcpyDtoDAsync_v2(to[b], from[a], LARGE, stream[a])); break;
-    case PEER: OK(cuMemcpyPeer(to[b], context[b], from[a], context[a], LARGE)); break;
+    case PEER_ASYNC: OK(cuMemcpyPeerAsync(to[b], context[b], from[a], context[a], large, stream[a])); break;
+    case PLAIN_ASYNC: OK(cuMemcpyDtoDAsync_v2(to[b], from[a], large, stream[a])); break;
+    case PEER: OK(cuMemcpyPeer(to[b], context[b], from[a], context[a], large)); break;
     case PLAIN: OK(cuMemcpyDtoD_v2(to[b], from[a], SMALL)); break;
     case SMALL_PEER_ASYNC: OK(cuMemcpyPeerAsync(to[b], context[b], from[a], context[a], SMALL, stream[a])); break;
     default: OK(cuMemcpy2DAsync_v2(&rows, stream[a])); break;
@@ -104,26 +105,26 @@ static void copy(enum way way, int a, int b)
 static int is_copied(enum way way, size_t byte)
 {
     if (way == ROWS)
-        return byte % PITCH < ROW && byte / PITCH < LARGE / PITCH;
-    return byte < (way == PLAIN || way == SMALL_PEER_ASYNC ? (size_t)SMALL : (size_t)LARGE);
+        return byte % PITCH < ROW && byte / PITCH < large / PITCH;
+    return byte < (way == PLAIN || way == SMALL_PEER_ASYNC ? (size_t)SMALL : large);
 }
 
 static void try(enum way way, int a, int b)
 {
     uint32_t seed = (uint32_t)(way * 100000 + a * 1000 + b);
 
-    for (size_t i = 0; i < LARGE / 4; i++)
+    for (size_t i = 0; i < large / 4; i++)
         words[i] = word(i, seed);
     OK(cuCtxSetCurrent(context[b]));
-    OK(cuMemsetD32_v2(to[b], 0xabcdef01, LARGE / 4));
+    OK(cuMemsetD32_v2(to[b], 0xabcdef01, large / 4));
     OK(cuCtxSynchronize());
     OK(cuCtxSetCurrent(context[a]));
-    OK(cuMemcpyHtoD_v2(from[a], words, LARGE));
+    OK(cuMemcpyHtoD_v2(from[a], words, large));
     copy(way, a, b);
     OK(cuCtxSetCurrent(context[b]));
-    OK(cuMemcpyDtoH_v2(back, to[b], LARGE));
+    OK(cuMemcpyDtoH_v2(back, to[b], large));
     copies++;
-    for (size_t i = 0; i < LARGE / 4; i++) {
+    for (size_t i = 0; i < large / 4; i++) {
         if (back[i] != (is_copied(way, i * 4) ? words[i] : 0xabcdef01)) {
             wrong++;
             return;
@@ -133,8 +134,9 @@ static void try(enum way way, int a, int b)
 
 int main(int argc, char **argv)
 {
-    set_up();
     const char *how = argc > 1 ? argv[1] : "ask";
+    large = strcmp(how, "streams") == 0 ? MANY : SOME;
+    set_up();
     enable(strcmp(how, "force") == 0);
     int ways = strcmp(how, "streams") == 0 ? PLAIN_ASYNC + 1 : WAYS;
     for (int a = 0; a < gpus; a++) {

@@ -148,7 +148,7 @@ Test(paths, links_that_fail_in_the_job_are_gone_round_whoever_tells_of_them)
 
     for (int i = 0; i < 2; i++) {
         struct told told =
-            run("run", "square4,vram=64M", "streams", ENV("SIMGPU_LINK=fail:0.0@400000,fail:0.1@350000", deny[i]));
+            run("run", "square4,vram=64M", "streams", ENV("SIMGPU_LINK=fail:0.0@1000000,fail:0.1@900000", deny[i]));
         cr_expect_eq(told.wrong, 0);
         cr_expect_str_empty(told.err);
     }

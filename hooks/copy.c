@@ -80,15 +80,28 @@ static bool in_vram(CUdeviceptr address)
 }
 
 /*
- * Between the VRAM of two GPUs the fabric may know more ways than the driver's. Not for cuMemcpyPeer, which comes after all work of both
- * contexts and not of one stream alone.
+ * cuMemcpyPeer comes after all work of both contexts and before all that follows there, which events on one stream cannot say. With both at
+ * rest, waiting for the copy itself says the same; else it is the driver's.
  */
+static bool is_between_all(const struct copy *c)
+{
+    return c->to_context && !c->async;
+}
+static bool are_at_rest(CUdeviceptr to, CUdeviceptr from)
+{
+    const struct hr_context *current = hr_context_current();
+    return current && hr_quiet_now(UINT64_C(1) << hr_way_owner(to) | UINT64_C(1) << hr_way_owner(from) |
+                                   UINT64_C(1) << current->gpu);
+}
+
+/* Between the VRAM of two GPUs the fabric may know more ways than the driver's. */
 static CUresult over_fabric(const struct copy *c, struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size_t bytes,
                             bool *done_out)
 {
     *done_out = false;
-    if (hr_space.gpu_count < 2 || (c->to_context && !c->async) || !hr_space_owns(to) || !hr_space_owns(from) ||
-        hr_way_owner(to) == hr_way_owner(from) || !in_vram(to) || !in_vram(from))
+    if (hr_space.gpu_count < 2 || !hr_transfer_worth(bytes) || !hr_space_owns(to) || !hr_space_owns(from) ||
+        hr_way_owner(to) == hr_way_owner(from) || !in_vram(to) || !in_vram(from) ||
+        (is_between_all(c) && !are_at_rest(to, from)))
         return CUDA_SUCCESS;
     CUresult r = hr_way_end(way, CUDA_SUCCESS, false); /* the context of the job's call is current again */
     if (r != CUDA_SUCCESS)
@@ -99,7 +112,8 @@ static CUresult over_fabric(const struct copy *c, struct hr_way *way, CUdevicept
                                    .from_gpu = hr_way_owner(from),
                                    .bytes = bytes,
                                    .stream = c->stream,
-                                   .per_thread = c->per_thread};
+                                   .per_thread = c->per_thread,
+                                   .wait = is_between_all(c)};
     return hr_transfer_start(&transfer, done_out);
 }
 
@@ -197,7 +211,8 @@ static CUresult copy(const struct copy *c, bool from_is_host)
     }
     r = copy_pieces(c, &way);
     r = hr_way_end(&way, r, !c->async && !(to_ours && from_ours));
-    return hr_copy_end(t, r, c->stream, c->per_thread, ranges, 2);
+    r = hr_copy_end(t, r, c->stream, c->per_thread, ranges, 2);
+    return is_between_all(c) ? hr_transfer_settle(r) : r; /* what was waited for may have met a link that failed */
 }
 
 #define HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))

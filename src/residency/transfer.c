@@ -74,7 +74,7 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
     struct hr_fabric *fabric;
     CUevent before;
     *done_out = false;
-    if (asked->bytes <= HR_ROUTE_SMALL_BYTES || hr_fabric_get(&fabric) != 0)
+    if (!hr_transfer_worth(asked->bytes) || hr_fabric_get(&fabric) != 0)
         return CUDA_SUCCESS;
     hr_fabric_refresh(fabric);
     hr_transfer_reap();
@@ -89,8 +89,13 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
         return CUDA_SUCCESS;
     }
     CUresult r = hr_trips_submit(&run->trips, before);
-    if (r == CUDA_SUCCESS)
+    if (r == CUDA_SUCCESS && asked->wait) {
+        r = hr_trips_wait(&run->trips);
+        run->suspect = is_link_error(r);
+        r = run->suspect ? CUDA_SUCCESS : r;
+    } else if (r == CUDA_SUCCESS) {
         r = hr_trips_follow(&run->trips, asked->stream, asked->per_thread);
+    }
     if (r != CUDA_SUCCESS) {
         hr_log(HR_LOG_WARN, "a transfer from GPU %u to GPU %u was given up (driver error %d)", asked->from_gpu,
                asked->to_gpu, (int)r);

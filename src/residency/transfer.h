@@ -19,7 +19,14 @@ struct hr_transfer {
     size_t bytes;
     CUstream stream; /* the job's */
     bool per_thread; /* which of the two default streams a NULL stream is */
+    bool wait; /* until it is done; the stream is at rest. hr_transfer_settle has to follow after the submission */
 };
+
+/* Whether copies of so many bytes are looked at at all; others are the driver's. */
+static inline bool hr_transfer_worth(size_t bytes)
+{
+    return bytes > (size_t)1 << 20;
+}
 
 /*
  * Within a submission that covers both ranges. *done_out = false: nothing was begun, because the driver's own copy is as good (small, or the

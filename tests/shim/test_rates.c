@@ -149,3 +149,24 @@ Test(rates, nothing_is_lost_where_the_direct_path_is_all_there_is, .timeout = 12
 {
     free(apart(over_switches));
 }
+
+/* A link goes in the middle of a copy; what comes after is planned for the links that are left. */
+static void after_a_failure(void)
+{
+    setenv("SIMGPU_LINK", "fail:0.1@1000000", 1);
+    start("dgx1v", 256 * MIB);
+    double before = bound_gbps(0, 5);
+    struct pair p = allocate(0, 5, 16 * MIB);
+    CUstream s;
+    OK(cuCtxSetCurrent(context[0]));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuMemcpyPeerAsync(p.target, context[5], p.source, context[0], 16 * MIB, s));
+    OK(cuStreamSynchronize(s));
+    release(p);
+    CHECK(bound_gbps(0, 5) < before, "no link has failed");
+    check_pair("dgx1v less a link", 0, 5, 256 * MIB, 0.90);
+}
+Test(rates, nine_tenths_of_what_is_left_after_a_failure, .timeout = 120)
+{
+    free(apart(after_a_failure));
+}

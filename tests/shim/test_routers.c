@@ -44,7 +44,7 @@ static void count_links(void)
 {
     int (*port)(int, int, struct sg_node_port *) = (int (*)(int, int, struct sg_node_port *))node("sg_node_port");
     int (*element)(int, struct sg_node_element *) = (int (*)(int, struct sg_node_element *))node("sg_node_element");
-    int n = ((int (*)(void))node("sg_node_elements"))(), d[64][64];
+    int n = ((int (*)(void))node("sg_node_elements"))(), d[64][64] = {{0}};
     CHECK(n <= 64);
     for (int a = 0; a < n; a++)
         for (int b = 0; b < n; b++)
@@ -316,7 +316,7 @@ static void send(unsigned step, uint64_t bytes_out[4], uint64_t requests_out[4])
 
 static void ports_are_chosen(void)
 {
-    const char *ports = getenv("HEADROOM_PORTS");
+    const char *ports = getenv("HEADROOM_PORTS") ? getenv("HEADROOM_PORTS") : "";
     uint64_t bytes[4], requests[4];
     unsigned used = 0;
     start("square4,vram=256M,host=1G");

@@ -347,7 +347,8 @@ size_t hr_lend_call_in_locked(unsigned lender, size_t need, uint64_t span_ns)
     if (need > before)
         need = before;
     uint64_t owners = span_ns > 0 ? UINT64_MAX : resting_borrowers(lender);
-    send_locked(hr_policy_pick_victims(runs, list_locked(lender, owners), need), span_ns);
+    size_t listed = list_locked(lender, owners); /* which may move the list */
+    send_locked(hr_policy_pick_victims(runs, listed, need), span_ns);
     size_t after = hr_tier_peer.in_use_chunks(lender), back = before > after ? before - after : 0;
     atomic_store(&wanted[lender], lent[lender] && back < need ? need - back : 0);
     return back;

@@ -105,6 +105,16 @@ Test(report, tells_the_figures_of_a_whole_log)
                             "gate closed 16 times", "oom at 1.50 s: refused 1 TiB", "1 allocations refused"));
 }
 
+Test(report, tells_what_gpus_have_lent_each_other)
+{
+    struct hr_test_result r = report(START "{\"type\":\"summary\",\"t_ns\":1,\"exit\":\"normal\",\"counters\":{"
+                                           "\"peak_vram_bytes\":4194304,\"peak_peer_bytes\":2097152,"
+                                           "\"lent_out_bytes\":1073741824,\"lent_in_bytes\":536870912,"
+                                           "\"called_in_bytes\":4194304,\"lent_now_bytes\":0}}\n");
+    expect_ok_with(&r, ARGV("VRAM 4.0 MiB, other GPUs 2.0 MiB",
+                            "out 1.0 GiB, in 512.0 MiB, called in by the lender 4.0 MiB; lent at the end 0 B"));
+}
+
 Test(report, a_log_cut_off_by_a_kill_gives_the_last_interval)
 {
     struct hr_test_result r = report(START INTERVAL "{\"type\":\"interval\",\"t_ns\":20000");

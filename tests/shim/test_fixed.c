@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include "residency/context.h"
+#include "residency/fixed.h"
 #include "residency/lend.h"
 
 #define WORDS (4 * MIB / 4)
@@ -247,6 +248,26 @@ static void busy_owner(void)
 Test(fixed, a_launch_waits_for_the_owners_work, .timeout = 60)
 {
     safely(busy_owner);
+}
+
+/* The driver says that they are peers, copies have shown that data goes wrong between them. */
+static void bad_pair(void)
+{
+    two_gpus("h200,gpus=2,vram=64M,host=512M", "");
+    hr_fixed_bar(0, 1);
+    CUdeviceptr y = allocate_on(1, 4 * MIB);
+    OK(cuMemsetD32_v2(y, 0, WORDS));
+    OK(cuCtxSynchronize());
+    OK(add_on(1, y, WORDS, 1));
+    OK(add_on(0, y, WORDS, 2));
+    OK(add_on(1, y, WORDS, 4));
+    CHECK(in_state(y, 4 * MIB, HR_CHUNK_HOST) == 2);
+    all_words_are(0, y, 7);
+}
+
+Test(fixed, what_lies_behind_a_way_that_corrupts_is_used_in_host_memory, .timeout = 60)
+{
+    safely(bad_pair);
 }
 
 static void strangers_unmapped(void)

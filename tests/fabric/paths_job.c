@@ -2,8 +2,8 @@
  * A job that copies between every two GPUs in all the ways there are, for test_paths.c: paths_job ask|force|streams.
  *
  * It enables peer access where it is offered (force: everywhere, and takes a refusal for an answer; streams: where it is offered, and it
- * makes only copies on streams, larger ones), and tells how many copies arrived
- * wrong and how many GPUs are peers: "wrong 0 of 72, peers 8". Status 0 unless a call fails.
+ * makes only copies on streams, larger ones), and tells how many copies arrived wrong and how many GPUs are peers: "wrong 0 of 72, peers 8".
+ * Status 0 unless a call fails.
  */
 #include <cuda.h>
 #include <stdint.h>

@@ -19,7 +19,7 @@ Test(pick, a_part_keeps_its_links_with_rates_and_states)
             hr_topology_set_rate(whole, gpus[1], p, 3.5, 900);
     }
     cr_assert_eq(hr_topology_pick(whole, gpus, 3, HR_LINKS_ALL, &part), 0);
-    cr_assert(part && part->gpu_count == 3);
+    cr_assert(part && part->elements && part->gpus && part->gpu_count == 3);
     for (uint32_t i = 0; i < 3; i++) {
         cr_expect_str_eq(part->elements[part->gpus[i]].name, whole->elements[gpus[i]].name);
         cr_expect_eq(part->elements[part->gpus[i]].gpu, (int32_t)i);

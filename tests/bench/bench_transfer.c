@@ -109,6 +109,14 @@ int main(int argc, char **argv)
         CHECK(cuMemsetD8_v2(memory[g], (unsigned char)g, bytes > each * MOST ? bytes : each * MOST));
         CHECK(cuCtxSynchronize());
     }
+    for (int g = 0; g < count && g < MOST; g++)
+        for (int to = 0; to < count && to < MOST; to++) {
+            int can = 0;
+            CHECK(cuCtxSetCurrent(context[g]));
+            CHECK(cuDeviceCanAccessPeer(&can, g, to));
+            if (g != to && can)
+                CHECK(cuCtxEnablePeerAccess(context[to], 0));
+        }
     void *handle = dlopen(hr_driver_path(), RTLD_LAZY | RTLD_NOLOAD);
     *(void **)&now_ns = handle ? dlsym(handle, "sg_virtual_now_ns") : NULL;
     if (!now_ns || hr_fabric_get(&fabric) != 0) {

@@ -2,6 +2,7 @@
 #include "hr_hooks.h"
 #include "residency/gone.h"
 #include "residency/gpu.h"
+#include "residency/lend.h"
 #include "residency/quarantine.h"
 #include "residency/transfer.h"
 #include "shim/shim.h"
@@ -110,6 +111,8 @@ static CUresult synchronized(CUcontext handle, uint64_t drain, CUresult r)
     r = hr_transfer_settle(r);
     if (r == CUDA_SUCCESS && hr_quarantine_any() && hr_context_rested(handle, drain))
         hr_quarantine_release(hr_thread_self());
+    if (hr_lend_wanted())
+        hr_lend_settle();
     return r;
 }
 

@@ -4,6 +4,7 @@
 #include "residency/access.h"
 #include "residency/context.h"
 #include "residency/hidden.h"
+#include "residency/peers.h"
 #include "residency/transfer.h"
 #include "stats/stats.h"
 
@@ -116,6 +117,18 @@ static CUresult over_fabric(const struct copy *c, struct hr_way *way, CUdevicept
     return hr_transfer_start(&transfer, done_out);
 }
 
+/* By the driver, which goes straight where either may reach the other. */
+static void count_between(CUdeviceptr to, CUdeviceptr from, size_t bytes, bool moved)
+{
+    if (hr_space.gpu_count < 2 || moved || !hr_space_owns(to) || !hr_space_owns(from))
+        return;
+    unsigned there = hr_way_owner(to), here = hr_way_owner(from);
+    if (here == there || !in_vram(to) || !in_vram(from))
+        return;
+    bool direct = hr_peers_reach(here, there) || hr_peers_reach(there, here);
+    hr_stats_sent(here, there, direct ? HR_SENT_DIRECT : HR_SENT_STAGED, bytes);
+}
+
 static CUresult copy_piece(const struct copy *c, struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size_t bytes,
                            bool moved)
 {
@@ -125,6 +138,7 @@ static CUresult copy_piece(const struct copy *c, struct hr_way *way, CUdeviceptr
         if (over != CUDA_SUCCESS || done)
             return over;
     }
+    count_between(to, from, bytes, moved);
     /* Peer copies tell the driver the contexts themselves. */
     bool far = (!c->to_context || moved) && (hr_way_is_far(way, to) || hr_way_is_far(way, from));
     if (far)

@@ -111,6 +111,7 @@ static __attribute__((noinline)) CUresult prepare(struct hr_thread *t, const str
 {
     set->count = 0;
     set->everything = false;
+    set->user = touched_now().user;
     hr_gate_enter(t); /* lists of hidden pointers may be read only in a submission: see hr_hidden_collect_quiet */
     visit_launch(l, params, add_word, set);
     hr_gate_leave(t);

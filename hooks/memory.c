@@ -18,7 +18,8 @@ static CUresult alloc_after_settling(struct hr_thread *t, unsigned gpu, CUcontex
 {
     hr_space_flush_thread(t);
     CUresult r = hr_space_alloc(t, gpu, ctx, bytes, p);
-    for (struct hr_room_wait wait = {0}; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, gpu, &wait);)
+    for (struct hr_room_wait wait = {.charge_bytes = bytes};
+         r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, gpu, &wait);)
         r = hr_space_alloc(t, gpu, ctx, bytes, p); /* the real cuMemFree would have waited, too */
     if (r == CUDA_ERROR_OUT_OF_MEMORY) {
         char text[160];

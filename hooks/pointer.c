@@ -1,5 +1,6 @@
 #include "hr_hooks.h"
 #include "residency/context.h"
+#include "residency/fixed.h"
 #include "residency/gpu.h"
 #include "residency/peers.h"
 #include "shim/shim.h"
@@ -87,12 +88,15 @@ HR_HOOK(cuPointerSetAttribute)(const void *value, CUpointer_attribute attribute,
 {
     HR_PASS(cuPointerSetAttribute, value, attribute, ptr);
     struct hr_allocation a;
+    struct hr_thread *t = hr_thread_self();
     if (!hr_space_owns(ptr))
         return hr_drv.cuPointerSetAttribute(value, attribute, ptr);
     if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !hr_space_find(ptr, &a))
         return CUDA_ERROR_INVALID_VALUE;
-    atomic_store(&a.extent->sync_memops, *(const int *)value != 0);
-    return CUDA_SUCCESS;
+    HR_INSIDE();
+    if (t)
+        hr_fixed_register(t, a.extent, *(const int *)value != 0);
+    return t ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 HR_HOOK(cuMemGetAddressRange_v2)(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)

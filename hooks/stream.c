@@ -1,5 +1,6 @@
 #include "hr_hooks.h"
 #include "residency/context.h"
+#include "residency/lend.h"
 #include "residency/quarantine.h"
 #include "residency/transfer.h"
 #include "shim/shim.h"
@@ -68,6 +69,8 @@ static CUresult rested(CUresult r, CUstream stream, bool per_thread, uint64_t dr
     r = hr_transfer_settle(r);
     if (r == CUDA_SUCCESS && t && hr_stream_rested(t, stream, per_thread, drain))
         hr_quarantine_release(t);
+    if (hr_lend_wanted())
+        hr_lend_settle();
     return r;
 }
 
@@ -75,7 +78,7 @@ static CUresult rested(CUresult r, CUstream stream, bool per_thread, uint64_t dr
     HR_HOOK(name)(CUstream hStream)                                                                                    \
     {                                                                                                                  \
         HR_PASS(name, hStream);                                                                                        \
-        if (!hr_quarantine_any() && !hr_transfer_any())                                                                \
+        if (!hr_quarantine_any() && !hr_transfer_any() && !hr_lend_wanted())                                           \
             return hr_drv.name(hStream);                                                                               \
         HR_INSIDE();                                                                                                   \
         uint64_t drain = hr_drain_begin();                                                                             \

@@ -69,8 +69,9 @@ static int report(const char *what, const struct worst *worst)
     return worst->difference <= COMPARE_TOLERANCE ? 0 : 1;
 }
 
-int compare_step(struct trainer *t, const int *tokens, const int *targets, const struct adamw *adamw, uint64_t seed)
+int compare_step(struct team *team, const int *tokens, const int *targets, const struct adamw *adamw, uint64_t seed)
 {
+    struct trainer *t = &team->trainers[0];
     int total = parameter_total(&t->shape);
     double **weights = need(calloc((size_t)total, sizeof *weights));
     double **gradients = need(calloc((size_t)total, sizeof *gradients));
@@ -84,7 +85,7 @@ int compare_step(struct trainer *t, const int *tokens, const int *targets, const
         free(start);
     }
     double expected = reference_loss(&t->shape, weights, tokens, targets, gradients);
-    float loss = trainer_step(t, tokens, targets, adamw);
+    float loss = team_step(team, tokens, targets, adamw);
     struct worst loss_worst = {0}, gradients_worst = {0}, weights_worst = {0};
     compare_values(&loss_worst, "the loss", &loss, &expected, 1);
     for (int i = 0; i < total; i++)

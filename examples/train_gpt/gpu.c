@@ -25,6 +25,14 @@ __attribute__((format(printf, 2, 3))) static void check(CUresult result, const c
     exit(1);
 }
 
+static void use(const struct gpu *gpu)
+{
+    static CUcontext current;
+    if (current != gpu->context)
+        check(cuCtxSetCurrent(gpu->context), "cuCtxSetCurrent");
+    current = gpu->context;
+}
+
 static void load_kernels(struct gpu *gpu, const char *ptx, const char *ptx_name)
 {
     char log[512] = "";
@@ -38,17 +46,40 @@ static void load_kernels(struct gpu *gpu, const char *ptx, const char *ptx_name)
               kernel_names[k], ptx_name);
 }
 
+static void stream_init(struct gpu_stream *stream)
+{
+    check(cuStreamCreate(&stream->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    check(cuEventCreate(&stream->event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+}
+
 void gpu_init(struct gpu *gpu, int device, const char *ptx, const char *ptx_name, int stream_count)
 {
     *gpu = (struct gpu){.stream_count = stream_count};
     check(cuInit(0), "cuInit");
     check(cuDeviceGet(&gpu->device, device), "cuDeviceGet (device %d)", device);
     check(cuDevicePrimaryCtxRetain(&gpu->context, gpu->device), "cuDevicePrimaryCtxRetain");
-    check(cuCtxSetCurrent(gpu->context), "cuCtxSetCurrent");
+    use(gpu);
     load_kernels(gpu, ptx, ptx_name);
-    for (int i = 0; i < stream_count; i++) {
-        check(cuStreamCreate(&gpu->streams[i].stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-        check(cuEventCreate(&gpu->streams[i].event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    for (int i = 0; i < stream_count; i++)
+        stream_init(&gpu->streams[i]);
+}
+
+void gpu_connect(struct gpu *gpus, int count)
+{
+    for (int i = 0; i < count; i++) {
+        gpus[i].peers = gpus;
+        gpus[i].index = i;
+        use(&gpus[i]);
+        stream_init(&gpus[i].streams[gpus[i].stream_count]);
+        for (int j = 0; j < count; j++) {
+            int can = 0;
+            if (j == i)
+                continue;
+            check(cuDeviceCanAccessPeer(&can, gpus[i].device, gpus[j].device), "cuDeviceCanAccessPeer");
+            CUresult result = can ? cuCtxEnablePeerAccess(gpus[j].context, 0) : CUDA_SUCCESS;
+            if (result != CUDA_ERROR_TOO_MANY_PEERS) /* then copies take another way */
+                check(result, "cuCtxEnablePeerAccess");
+        }
     }
 }
 
@@ -64,12 +95,14 @@ void gpu_arena_reserve(struct gpu *gpu, size_t buffer_bytes)
 
 void gpu_arena_init(struct gpu *gpu)
 {
+    use(gpu);
     check(cuMemAlloc_v2(&gpu->arena, gpu->arena_bytes), "cuMemAlloc_v2 (%zu bytes)", gpu->arena_bytes);
 }
 
 void gpu_finish(struct gpu *gpu)
 {
-    for (int i = 0; i < gpu->stream_count; i++) {
+    use(gpu);
+    for (int i = 0; i < gpu->stream_count + (gpu->peers != NULL); i++) {
         check(cuEventDestroy_v2(gpu->streams[i].event), "cuEventDestroy_v2");
         check(cuStreamDestroy_v2(gpu->streams[i].stream), "cuStreamDestroy_v2");
     }
@@ -83,6 +116,7 @@ void gpu_buffer_init(struct gpu *gpu, struct gpu_buffer *buffer, size_t bytes)
 {
     *buffer = (struct gpu_buffer){.bytes = bytes, .writer = -1};
     if (!gpu->arena) {
+        use(gpu);
         check(cuMemAlloc_v2(&buffer->address, bytes), "cuMemAlloc_v2 (%zu bytes)", bytes);
         return;
     }
@@ -96,6 +130,7 @@ void gpu_buffer_init(struct gpu *gpu, struct gpu_buffer *buffer, size_t bytes)
 
 void gpu_buffer_finish(struct gpu *gpu, struct gpu_buffer *buffer)
 {
+    use(gpu);
     if (!gpu->arena)
         check(cuMemFree_v2(buffer->address), "cuMemFree_v2");
     *buffer = (struct gpu_buffer){.writer = -1};
@@ -135,19 +170,32 @@ static void wait_for(struct gpu *gpu, int stream, int other, uint64_t count)
     check(cuEventRecord(awaited->event, awaited->stream), "cuEventRecord");
     check(cuStreamWaitEvent(waiter->stream, awaited->event, 0), "cuStreamWaitEvent");
     waiter->waited_for[other] = awaited->issued;
-    for (int i = 0; i < gpu->stream_count; i++) /* and, through it, for all that it has waited for */
+    for (int i = 0; i <= gpu->stream_count; i++) /* and, through it, for all that it has waited for */
         if (i != stream && waiter->waited_for[i] < awaited->waited_for[i])
             waiter->waited_for[i] = awaited->waited_for[i];
+}
+
+/* The same for the stream of another GPU. Both streams' contexts have to be current in turn: an event is recorded by its own. */
+static void wait_for_peer(struct gpu *gpu, int stream, const struct gpu *peer, int other)
+{
+    use(peer);
+    check(cuEventRecord(peer->streams[other].event, peer->streams[other].stream), "cuEventRecord");
+    use(gpu);
+    check(cuStreamWaitEvent(gpu->streams[stream].stream, peer->streams[other].event, 0), "cuStreamWaitEvent");
 }
 
 static void order_after(struct gpu *gpu, int stream, const struct gpu_buffer *buffer, bool writes)
 {
     if (buffer->writer >= 0)
         wait_for(gpu, stream, buffer->writer, buffer->written);
-    if (writes)
-        for (int other = 0; other < gpu->stream_count; other++)
-            if (buffer->read[other])
-                wait_for(gpu, stream, other, buffer->read[other]);
+    if (!writes)
+        return;
+    for (int other = 0; other < gpu->stream_count; other++)
+        if (buffer->read[other])
+            wait_for(gpu, stream, other, buffer->read[other]);
+    for (int peer = 0; peer < MAX_GPUS; peer++)
+        if (buffer->peers_read >> peer & 1)
+            wait_for_peer(gpu, stream, &gpu->peers[peer], gpu->peers[peer].stream_count);
 }
 
 /* After the work itself was issued and counted. */
@@ -156,6 +204,7 @@ static void note_use(const struct gpu *gpu, int stream, struct gpu_buffer *buffe
     uint64_t now = gpu->streams[stream].issued;
     if (writes) { /* it waited for all readers, so later work need only wait for it */
         memset(buffer->read, 0, sizeof buffer->read);
+        buffer->peers_read = 0;
         buffer->writer = stream;
         buffer->written = now;
     } else if (reads) {
@@ -168,6 +217,7 @@ static void note_use(const struct gpu *gpu, int stream, struct gpu_buffer *buffe
 void gpu_upload(struct gpu *gpu, struct gpu_buffer *buffer, const void *host)
 {
     int stream = gpu->main_stream;
+    use(gpu);
     order_after(gpu, stream, buffer, true);
     check(cuMemcpyHtoDAsync_v2(buffer->address, host, buffer->bytes, gpu->streams[stream].stream),
           "cuMemcpyHtoDAsync_v2 (%zu bytes)", buffer->bytes);
@@ -178,6 +228,7 @@ void gpu_upload(struct gpu *gpu, struct gpu_buffer *buffer, const void *host)
 void gpu_clear(struct gpu *gpu, struct gpu_buffer *buffer)
 {
     int stream = gpu->main_stream;
+    use(gpu);
     order_after(gpu, stream, buffer, true);
     check(cuMemsetD8Async(buffer->address, 0, buffer->bytes, gpu->streams[stream].stream),
           "cuMemsetD8Async (%zu bytes)", buffer->bytes);
@@ -187,15 +238,17 @@ void gpu_clear(struct gpu *gpu, struct gpu_buffer *buffer)
 
 void gpu_synchronise(struct gpu *gpu)
 {
+    use(gpu);
     check(cuCtxSynchronize(), "cuCtxSynchronize");
-    for (int i = 0; i < gpu->stream_count; i++)
-        for (int j = 0; j < gpu->stream_count; j++)
+    for (int i = 0; i <= gpu->stream_count; i++)
+        for (int j = 0; j <= gpu->stream_count; j++)
             gpu->streams[i].waited_for[j] = gpu->streams[j].issued;
 }
 
 void gpu_download(struct gpu *gpu, struct gpu_buffer *buffer, void *host_out)
 {
     int stream = gpu->main_stream;
+    use(gpu);
     order_after(gpu, stream, buffer, false);
     check(cuMemcpyDtoHAsync_v2(host_out, buffer->address, buffer->bytes, gpu->streams[stream].stream),
           "cuMemcpyDtoHAsync_v2 (%zu bytes)", buffer->bytes);
@@ -204,12 +257,28 @@ void gpu_download(struct gpu *gpu, struct gpu_buffer *buffer, void *host_out)
     check(cuStreamSynchronize(gpu->streams[stream].stream), "cuStreamSynchronize");
 }
 
+void gpu_copy(struct gpu *gpu, struct gpu_buffer *to, struct gpu *from_gpu, struct gpu_buffer *from)
+{
+    int stream = gpu->stream_count;
+    use(gpu);
+    order_after(gpu, stream, to, true);
+    if (from->writer >= 0)
+        wait_for_peer(gpu, stream, from_gpu, from->writer);
+    check(cuMemcpyPeerAsync(to->address, gpu->context, from->address, from_gpu->context, to->bytes,
+                            gpu->streams[stream].stream),
+          "cuMemcpyPeerAsync (%zu bytes)", to->bytes);
+    gpu->streams[stream].issued++;
+    note_use(gpu, stream, to, false, true);
+    from->peers_read |= UINT64_C(1) << gpu->index;
+}
+
 void gpu_launch(struct gpu *gpu, enum gpu_kernel kernel, enum gpu_lane lane, struct gpu_size grid,
                 struct gpu_size block, const struct gpu_argument *arguments, int argument_count)
 {
     int stream = choose_stream(gpu, lane);
     CUdeviceptr addresses[GPU_MAX_ARGUMENTS];
     void *parameters[GPU_MAX_ARGUMENTS];
+    use(gpu);
     for (int i = 0; i < argument_count; i++) {
         const struct gpu_argument *a = &arguments[i];
         if (a->buffer)

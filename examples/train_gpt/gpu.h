@@ -3,7 +3,8 @@
  *
  * A launch or copy names the buffers that it reads and writes, in program order. The work is spread over the streams, and
  * wherever two pieces of work on different streams touch the same buffer and one of them writes, an event makes the later
- * one wait. So any number of streams computes the same results as one.
+ * one wait. So any number of streams computes the same results as one. Several GPUs exchange buffers by copies, which have a
+ * stream of their own on the GPU that receives them, and wait and are waited for in the same way.
  *
  * Any CUDA error ends the program with one line on stderr and exit status 1. One thread only.
  */
@@ -43,12 +44,15 @@
 #define KERNEL_ENUM(name) KERNEL_##name,
 enum gpu_kernel { KERNELS(KERNEL_ENUM) KERNEL_COUNT };
 
+#define GPU_STREAMS (MAX_STREAMS + 1) /* the last one in use is that of copies from other GPUs */
+
 struct gpu_buffer {
     size_t bytes;
     CUdeviceptr address;
     int writer;                 /* stream of the last write, -1 = none since the last full synchronisation */
     uint64_t written;           /* that stream's count of work when it was issued */
-    uint64_t read[MAX_STREAMS]; /* per stream: the count at its last read, 0 = none */
+    uint64_t read[GPU_STREAMS]; /* per stream: the count at its last read, 0 = none */
+    uint64_t peers_read;        /* bit n: the nth GPU copied from it since the last write */
 };
 
 struct gpu_stream {
@@ -56,7 +60,7 @@ struct gpu_stream {
     CUevent event;
     uint64_t issued; /* pieces of work so far */
     uint64_t kernels;
-    uint64_t waited_for[MAX_STREAMS]; /* per other stream: everything up to this count is waited for */
+    uint64_t waited_for[GPU_STREAMS]; /* per other stream: everything up to this count is waited for */
 };
 
 struct gpu {
@@ -64,8 +68,10 @@ struct gpu {
     CUcontext context;
     CUmodule module;
     CUfunction functions[KERNEL_COUNT];
-    int stream_count;
-    struct gpu_stream streams[MAX_STREAMS];
+    int stream_count; /* without that of copies */
+    struct gpu_stream streams[GPU_STREAMS];
+    struct gpu *peers; /* all of the job's, this one among them; NULL = it is the only one */
+    int index;         /* among them */
     int main_stream;   /* where the main chain of work goes at present */
     CUdeviceptr arena; /* with one allocation for everything */
     size_t arena_used_bytes, arena_bytes;
@@ -73,6 +79,8 @@ struct gpu {
 
 /* Device, context, kernels (ptx ends with a 0; ptx_name is for messages), streams. */
 void gpu_init(struct gpu *gpu, int device, const char *ptx, const char *ptx_name, int stream_count);
+/* Several GPUs that were initialised: they may copy from each other, directly where the hardware can. */
+void gpu_connect(struct gpu *gpus, int count);
 /* The arena: one allocation with room for every reserved buffer, which later gpu_buffer_init calls divide. Without it each
  * buffer is an allocation. */
 void gpu_arena_reserve(struct gpu *gpu, size_t buffer_bytes);
@@ -89,6 +97,9 @@ void gpu_clear(struct gpu *gpu, struct gpu_buffer *buffer);
 void gpu_synchronise(struct gpu *gpu);
 /* Waits for the work that the buffer depends on, and copies it out. */
 void gpu_download(struct gpu *gpu, struct gpu_buffer *buffer, void *host_out);
+
+/* A copy of a buffer that another GPU holds; both have the same size. */
+void gpu_copy(struct gpu *gpu, struct gpu_buffer *to, struct gpu *from_gpu, struct gpu_buffer *from);
 
 /* What a kernel takes. Buffers come with what the kernel does to them. */
 struct gpu_argument {

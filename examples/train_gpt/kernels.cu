@@ -502,7 +502,7 @@ KERNEL gelu_backward(float *x_grad, const float *out_grad, const float *x, int c
 
 /* One warp a token, blockDim = (32, 8): its cross-entropy, and the gradient of the mean loss by its logits. */
 KERNEL cross_entropy(float *losses, float *logit_grad, const float *logits, const int *targets, int rows,
-                     int vocabulary)
+                     int vocabulary, int mean_over)
 {
     int row = BLOCK_X * 8 + THREAD_Y, lane = THREAD_X;
     if (row >= rows)
@@ -519,7 +519,7 @@ KERNEL cross_entropy(float *losses, float *logit_grad, const float *logits, cons
     float share = 1.0f / sum;
     for (int v = lane; v < vocabulary; v += WARP)
         logit_grad[(long)row * vocabulary + v] =
-            (exp_of(in[v] - top) * share - (v == target ? 1.0f : 0.0f)) / (float)rows;
+            (exp_of(in[v] - top) * share - (v == target ? 1.0f : 0.0f)) / (float)mean_over;
     if (lane == 0)
         losses[row] = log_of(sum) + top - in[target];
 }

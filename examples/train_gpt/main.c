@@ -8,8 +8,8 @@
 #include "file.h"
 #include "options.h"
 #include "sha256.h"
+#include "team.h"
 #include "text.h"
-#include "train.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -30,18 +30,32 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void print_footprint(FILE *out, const struct shape *s)
+static void print_one_footprint(FILE *out, const struct shape *s, const struct slice *slice, bool by_class)
 {
-    struct footprint f = footprint_of(s);
+    struct footprint f = footprint_of(s, slice);
     size_t bytes = 0, buffers = 0;
     for (int c = 0; c < MEMORY_CLASSES; c++) {
-        fprintf(out, "%-20s %10.2f MiB in %5zu buffers\n", memory_class_name((enum memory_class)c),
-                (double)f.bytes[c] / MIB, f.buffers[c]);
+        if (by_class)
+            fprintf(out, "%-20s %10.2f MiB in %5zu buffers\n", memory_class_name((enum memory_class)c),
+                    (double)f.bytes[c] / MIB, f.buffers[c]);
         bytes += f.bytes[c];
         buffers += f.buffers[c];
     }
-    fprintf(out, "%-20s %10.2f MiB in %5zu buffers, the largest %.2f MiB\n", "total", (double)bytes / MIB, buffers,
-            (double)f.largest_bytes / MIB);
+    fprintf(out,
+            by_class ? "%-20s %10.2f MiB in %5zu buffers, the largest %.2f MiB\n"
+                     : "%s%.2f MiB in %zu buffers, the largest %.2f MiB\n",
+            by_class ? "total" : "", (double)bytes / MIB, buffers, (double)f.largest_bytes / MIB);
+}
+
+/* What each GPU needs: of one by classes, of several a line each. */
+static void print_footprint(FILE *out, const struct options *o, const struct shape *s)
+{
+    for (int i = 0; i < o->gpus; i++) {
+        struct slice slice = team_slice(o, s, i);
+        if (o->gpus > 1)
+            fprintf(out, "GPU %d, layers %d to %d: ", i, slice.first, slice.end - 1);
+        print_one_footprint(out, s, &slice, o->gpus == 1);
+    }
 }
 
 /* The PTX text with a 0 behind it. Ends the program if the file cannot be read. */
@@ -70,38 +84,34 @@ static void progress(int step, int steps, float loss, double began_s)
             step == steps ? "\n" : "");
 }
 
-static void train(struct trainer *t, const struct options *o, const struct text *text, int *tokens, int *targets)
+static void train(struct team *team, const struct options *o, const struct text *text, int *tokens, int *targets)
 {
     double began_s = now_s();
     for (int step = 1; step <= o->steps; step++) {
         struct adamw adamw = adamw_at(o->rate, step);
-        text_batch(text, &t->shape, o->seed, step, tokens, targets);
-        float loss = trainer_step(t, tokens, targets, &adamw);
+        text_batch(text, &team->shape, team->batches, o->seed, step, tokens, targets);
+        float loss = team_step(team, tokens, targets, &adamw);
         printf("step %d loss %a (%f)\n", step, (double)loss, (double)loss);
         fflush(stdout);
         progress(step, o->steps, loss, began_s);
     }
-    gpu_synchronise(t->gpu);
+    team_synchronise(team);
     fprintf(stderr, "train_gpt: %d steps in %.2f s; kernels on each stream:", o->steps, now_s() - began_s);
-    for (int i = 0; i < t->gpu->stream_count; i++)
-        fprintf(stderr, " %llu", (unsigned long long)t->gpu->streams[i].kernels);
+    for (int k = 0; k < team->size; k++)
+        for (int i = 0; i < team->gpus[k].stream_count; i++)
+            fprintf(stderr, " %llu", (unsigned long long)team->gpus[k].streams[i].kernels);
     fprintf(stderr, "\n");
 }
 
-static void print_hash(struct trainer *t)
+static void print_hash(struct team *team)
 {
     struct sha256 sha;
     char hex[65];
     sha256_init(&sha);
-    for (int i = 0; i < parameter_total(&t->shape); i++) {
-        struct gpu_buffer *weight = &t->weights[i];
-        void *values = malloc(weight->bytes);
-        if (!values) {
-            fprintf(stderr, "train_gpt: out of host memory\n");
-            exit(1);
-        }
-        gpu_download(t->gpu, weight, values);
-        sha256_update(&sha, values, weight->bytes);
+    for (int i = 0; i < parameter_total(&team->shape); i++) {
+        size_t bytes = 0;
+        float *values = team_weight(team, i, &bytes);
+        sha256_update(&sha, values, bytes);
         free(values);
     }
     sha256_finish(&sha, hex);
@@ -110,29 +120,27 @@ static void print_hash(struct trainer *t)
 
 static int run(const struct options *o, const struct shape *shape, const struct text *text)
 {
-    struct gpu gpu;
-    struct trainer trainer;
-    size_t tokens = (size_t)shape_tokens(shape);
+    struct team team;
+    size_t tokens = (size_t)shape_tokens(shape) * (size_t)team_batches(o);
     int *batch = malloc(2 * tokens * sizeof *batch), result = 0;
     char *ptx = o->ptx ? read_ptx(o->ptx) : NULL;
     if (!batch) {
         fprintf(stderr, "train_gpt: out of host memory\n");
         return 1;
     }
-    gpu_init(&gpu, o->device, ptx ? ptx : (const char *)builtin_ptx, o->ptx ? o->ptx : "built-in PTX", o->streams);
+    team_init(&team, o, shape, ptx ? ptx : (const char *)builtin_ptx, o->ptx ? o->ptx : "built-in PTX");
     free(ptx);
-    print_footprint(stderr, shape);
-    trainer_init(&trainer, &gpu, shape, o->arena, o->seed);
+    print_footprint(stderr, o, shape);
+    team_allocate(&team, o);
     if (o->cpu_check) {
         struct adamw adamw = adamw_at(o->rate, 1);
-        text_batch(text, shape, o->seed, 1, batch, batch + tokens);
-        result = compare_step(&trainer, batch, batch + tokens, &adamw, o->seed);
+        text_batch(text, shape, 1, o->seed, 1, batch, batch + tokens);
+        result = compare_step(&team, batch, batch + tokens, &adamw, o->seed);
     } else {
-        train(&trainer, o, text, batch, batch + tokens);
-        print_hash(&trainer);
+        train(&team, o, text, batch, batch + tokens);
+        print_hash(&team);
     }
-    trainer_finish(&trainer);
-    gpu_finish(&gpu);
+    team_finish(&team);
     free(batch);
     return result;
 }
@@ -160,7 +168,7 @@ int main(int argc, char **argv)
                           .vocabulary = text.vocabulary};
     int result = 0;
     if (o.plan)
-        print_footprint(stdout, &shape);
+        print_footprint(stdout, &o, &shape);
     else
         result = run(&o, &shape, &text);
     text_finish(&text);

@@ -167,6 +167,16 @@ enum memory_class shared_tensor_class(enum shared_tensor which)
     return which >= LOGITS_GRAD ? ACTIVATION_GRADIENTS : ACTIVATIONS;
 }
 
+bool slice_holds(const struct shape *s, const struct slice *slice, int parameter)
+{
+    if (parameter < FIRST_LAYER_PARAMETER)
+        return slice->first == 0;
+    if (parameter >= final_parameter(s, FINAL_GAIN))
+        return slice->end == s->layers;
+    int layer = (parameter - FIRST_LAYER_PARAMETER) / LAYER_PARAMETERS;
+    return layer >= slice->first && layer < slice->end;
+}
+
 static void footprint_add(struct footprint *f, enum memory_class which, size_t count)
 {
     f->bytes[which] += count * sizeof(float);
@@ -175,21 +185,28 @@ static void footprint_add(struct footprint *f, enum memory_class which, size_t c
         f->largest_bytes = count * sizeof(float);
 }
 
-struct footprint footprint_of(const struct shape *s)
+struct footprint footprint_of(const struct shape *s, const struct slice *slice)
 {
     struct footprint f = {0};
     for (int i = 0; i < parameter_total(s); i++) {
         size_t count = (size_t)parameter_at(s, i).count;
+        if (!slice_holds(s, slice, i))
+            continue;
         footprint_add(&f, WEIGHTS, count);
         footprint_add(&f, GRADIENTS, count);
+        if (slice_sums(slice, i))
+            footprint_add(&f, GRADIENTS, count);
         footprint_add(&f, OPTIMIZER, count);
         footprint_add(&f, OPTIMIZER, count);
     }
-    for (int layer = 0; layer < s->layers; layer++)
-        for (int t = 0; t < LAYER_TENSORS; t++)
-            footprint_add(&f, ACTIVATIONS, layer_tensor_count(s, (enum layer_tensor)t));
-    for (int t = 0; t < SHARED_TENSORS; t++)
-        footprint_add(&f, shared_tensor_class((enum shared_tensor)t), shared_tensor_count(s, (enum shared_tensor)t));
+    for (int pass = 0; pass < slice->passes; pass++) {
+        for (int layer = slice->first; layer < slice->end; layer++)
+            for (int t = 0; t < LAYER_TENSORS; t++)
+                footprint_add(&f, ACTIVATIONS, layer_tensor_count(s, (enum layer_tensor)t));
+        for (int t = 0; t < SHARED_TENSORS; t++)
+            footprint_add(&f, shared_tensor_class((enum shared_tensor)t),
+                          shared_tensor_count(s, (enum shared_tensor)t));
+    }
     for (int set = 0; set < GRADIENT_SETS; set++)
         for (int t = 0; t < GRADIENT_TENSORS; t++)
             footprint_add(&f, ACTIVATION_GRADIENTS, gradient_tensor_count(s, (enum gradient_tensor)t));

@@ -65,6 +65,34 @@ struct parameter {
 
 struct parameter parameter_at(const struct shape *s, int index);
 
+/* ---- What one GPU holds of the model, and of the work on a batch ---- */
+
+/*
+ * Consecutive layers; the first ones come with both tables, the last ones with the final norm and the head. A batch may go
+ * through in several passes of shape.batch rows, each with intermediate results of its own, so that GPUs that hold
+ * different layers work at the same time.
+ *
+ * A gradient whose parts come from several passes or GPUs is summed by one GPU, which has a buffer for a part of it.
+ */
+struct slice {
+    int first, end;    /* layers first to end - 1 */
+    int passes;        /* at least 1 */
+    int adders, adder; /* parameter i is summed here if i % adders == adder; adders 0: nothing is summed */
+    int total_passes;  /* of all GPUs over the same batch: what losses and gradients are means over */
+};
+
+static inline struct slice slice_whole(const struct shape *s)
+{
+    return (struct slice){.end = s->layers, .passes = 1, .total_passes = 1};
+}
+
+bool slice_holds(const struct shape *s, const struct slice *slice, int parameter);
+
+static inline bool slice_sums(const struct slice *slice, int parameter)
+{
+    return slice->adders > 0 && parameter % slice->adders == slice->adder;
+}
+
 /* values_out[count]: the initial values, the same on every machine for one seed. */
 void parameter_initialise(const struct shape *s, int index, uint64_t seed, float *values_out);
 
@@ -140,7 +168,7 @@ struct footprint {
 
 const char *memory_class_name(enum memory_class which);
 enum memory_class shared_tensor_class(enum shared_tensor which);
-struct footprint footprint_of(const struct shape *s);
+struct footprint footprint_of(const struct shape *s, const struct slice *slice);
 
 /* ---- AdamW ---- */
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { INTEGER, SEED, RATE, TEXT, SWITCH };
+enum kind { INTEGER, SEED, RATE, TEXT, SWITCH, PARALLEL };
 
 struct option {
     const char *name;
@@ -15,7 +15,7 @@ struct option {
     const char *help;
 };
 
-#define OPTION_COUNT 15
+#define OPTION_COUNT 18
 
 /* Four times the memory of a GPU of 64 MiB, and little arithmetic: see examples/README.md. */
 static const struct options defaults = {.layers = 18,
@@ -25,6 +25,7 @@ static const struct options defaults = {.layers = 18,
                                         .batch = 1,
                                         .steps = 4,
                                         .streams = 1,
+                                        .gpus = 1,
                                         .seed = 1,
                                         .rate = 3e-3};
 
@@ -39,7 +40,11 @@ static void options_table(struct options *o, struct option table[OPTION_COUNT])
         {"--steps", INTEGER, &o->steps, 1, 1000000, "training steps"},
         {"--streams", INTEGER, &o->streams, 1, MAX_STREAMS,
          "streams that share the kernels; results do not depend on it"},
-        {"--device", INTEGER, &o->device, 0, 1023, "ordinal of the GPU"},
+        {"--device", INTEGER, &o->device, 0, 1023, "ordinal of the GPU, or of the first"},
+        {"--gpus", INTEGER, &o->gpus, 1, MAX_GPUS, "GPUs that train together"},
+        {"--parallel", PARALLEL, &o->parallel, 0, 0,
+         "how they do: data (each its own batch) or pipeline (each its own layers)"},
+        {"--batches", INTEGER, &o->passes, 0, 1024, "batches a step, through a pipeline; 0 = two for each GPU"},
         {"--seed", SEED, &o->seed, 0, 0, "seed of the initial weights and of the choice of batches"},
         {"--lr", RATE, &o->rate, 0, 0, "learning rate"},
         {"--data", TEXT, &o->data, 0, 0, "text to learn; default: the sonnets inside this program"},
@@ -59,15 +64,17 @@ static void print_default(const struct option *row)
         printf(" (above 0, at most 1; default %g)\n", *(double *)row->value);
     else if (row->kind == SEED)
         printf(" (0 to 2^64-1; default %llu)\n", (unsigned long long)*(uint64_t *)row->value);
+    else if (row->kind == PARALLEL)
+        printf(" (default data)\n");
     else
         printf("\n");
 }
 
 static void print_help(const struct option *table)
 {
-    static const char *const operand[] = {" N", " N", " X", " FILE", ""};
+    static const char *const operand[] = {" N", " N", " X", " FILE", "", " HOW"};
     printf("usage: train_gpt [FLAG]...\n"
-           "Trains a small character-level GPT on one GPU, through the CUDA driver API.\n"
+           "Trains a small character-level GPT on one GPU or several, through the CUDA driver API.\n"
            "Prints a line a step with its loss, and finally a hash of the trained weights, to stdout.\n\n");
     for (int i = 0; i < OPTION_COUNT; i++) {
         char flag[32];
@@ -106,6 +113,13 @@ static int parse_value(const struct option *row, const char *text)
             return -1;
         }
         *(double *)row->value = x;
+    } else if (row->kind == PARALLEL) {
+        bool data = strcmp(text, "data") == 0;
+        if (!data && strcmp(text, "pipeline") != 0) {
+            fprintf(stderr, "train_gpt: %s: '%s' is neither data nor pipeline\n", row->name, text);
+            return -1;
+        }
+        *(enum parallel *)row->value = data ? PARALLEL_DATA : PARALLEL_PIPELINE;
     } else {
         *(const char **)row->value = text;
     }
@@ -129,6 +143,15 @@ static int check_together(const struct options *o)
     }
     if ((long)o->batch * o->heads > 65535) {
         fprintf(stderr, "train_gpt: --batch %d times --heads %d is above 65535\n", o->batch, o->heads);
+        return -1;
+    }
+    if (o->parallel == PARALLEL_PIPELINE && o->layers < o->gpus) {
+        fprintf(stderr, "train_gpt: a pipeline of --gpus %d needs at least as many --layers as that, not %d\n", o->gpus,
+                o->layers);
+        return -1;
+    }
+    if (o->cpu_check && o->gpus > 1) {
+        fprintf(stderr, "train_gpt: --cpu-check is for one GPU, not for --gpus %d\n", o->gpus);
         return -1;
     }
     double tokens = (double)o->batch * o->context, most = 2147480000.0;

@@ -6,10 +6,16 @@
 #include <stdint.h>
 
 #define MAX_STREAMS 16
+#define MAX_GPUS 64
+
+enum parallel { PARALLEL_DATA, PARALLEL_PIPELINE };
 
 struct options {
     int layers, width, heads, context, batch; /* the model and its batches */
     int steps, streams, device;
+    int gpus;               /* from that device on */
+    enum parallel parallel; /* how they share the work */
+    int passes;             /* a step's batches, one after the other through a pipeline; 0 = two for each GPU */
     uint64_t seed;
     double rate;      /* AdamW's learning rate */
     const char *data; /* NULL = the text inside the program */

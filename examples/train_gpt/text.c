@@ -39,11 +39,11 @@ void text_finish(struct text *text)
     *text = (struct text){0};
 }
 
-void text_batch(const struct text *text, const struct shape *shape, uint64_t seed, int step, int *tokens_out,
-                int *targets_out)
+void text_batch(const struct text *text, const struct shape *shape, int batches, uint64_t seed, int step,
+                int *tokens_out, int *targets_out)
 {
     size_t places = text->symbol_count - (size_t)shape->context;
-    for (int row = 0; row < shape->batch; row++) {
+    for (int row = 0; row < batches * shape->batch; row++) {
         uint64_t state = seed ^ (uint64_t)step << 32 ^ (uint64_t)row;
         state = random_next(&state);
         const unsigned char *from = text->symbols + random_next(&state) % places;

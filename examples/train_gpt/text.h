@@ -15,10 +15,10 @@ int text_load(const char *path, struct text *text_out);
 void text_finish(struct text *text);
 
 /*
- * Fills both arrays (batch * context each) for one step: every row is a stretch of the text that seed, step and row choose,
+ * Fills both arrays (batches * batch * context each) for one step: every row is a stretch of the text that seed, step and row choose,
  * and the targets are the same stretch one character later. The text must hold more than `context` symbols.
  */
-void text_batch(const struct text *text, const struct shape *shape, uint64_t seed, int step, int *tokens_out,
-                int *targets_out);
+void text_batch(const struct text *text, const struct shape *shape, int batches, uint64_t seed, int step,
+                int *tokens_out, int *targets_out);
 
 #endif

@@ -42,14 +42,21 @@ static struct gpu_buffer *weight(struct trainer *t, int parameter)
     return &t->weights[parameter];
 }
 
+/* Where the present pass leaves it. */
 static struct gpu_buffer *gradient(struct trainer *t, int parameter)
 {
-    return &t->gradients[parameter];
+    return t->pass == 0 ? &t->gradients[parameter] : &t->parts[parameter];
 }
 
 static struct gpu_buffer *kept(struct trainer *t, int layer, enum layer_tensor which)
 {
-    return &t->layers[layer * LAYER_TENSORS + (int)which];
+    int in_slice = layer - t->slice.first, layers = t->slice.end - t->slice.first;
+    return &t->layers[(t->pass * layers + in_slice) * LAYER_TENSORS + (int)which];
+}
+
+static struct gpu_buffer *shared(struct trainer *t, enum shared_tensor which)
+{
+    return &t->shared[t->pass * SHARED_TENSORS + (int)which];
 }
 
 static struct gpu_buffer *layer_gradient(struct trainer *t, int layer, enum gradient_tensor which)
@@ -60,12 +67,12 @@ static struct gpu_buffer *layer_gradient(struct trainer *t, int layer, enum grad
 /* What a layer gets from below, and the gradient that it gets from above. */
 static struct gpu_buffer *layer_input(struct trainer *t, int layer)
 {
-    return layer ? kept(t, layer - 1, OUTPUT) : &t->shared[EMBEDDED];
+    return layer > t->slice.first ? kept(t, layer - 1, OUTPUT) : shared(t, EMBEDDED);
 }
 
 static struct gpu_buffer *gradient_from_above(struct trainer *t, int layer)
 {
-    return layer + 1 < t->shape.layers ? layer_gradient(t, layer + 1, INPUT_GRAD) : &t->shared[TOP_GRAD];
+    return layer + 1 < t->slice.end ? layer_gradient(t, layer + 1, INPUT_GRAD) : shared(t, TOP_GRAD);
 }
 
 typedef void visit_fn(struct gpu *gpu, struct gpu_buffer *buffer, size_t bytes);
@@ -75,17 +82,25 @@ static void visit_buffers(struct trainer *t, visit_fn *visit)
     const struct shape *s = &t->shape;
     for (int i = 0; i < parameter_total(s); i++) {
         size_t bytes = (size_t)parameter_at(s, i).count * sizeof(float);
+        if (!slice_holds(s, &t->slice, i))
+            continue;
         visit(t->gpu, &t->weights[i], bytes);
         visit(t->gpu, &t->gradients[i], bytes);
         visit(t->gpu, &t->means[i], bytes);
         visit(t->gpu, &t->squares[i], bytes);
+        if (slice_sums(&t->slice, i))
+            visit(t->gpu, &t->parts[i], bytes);
     }
-    for (int layer = 0; layer < s->layers; layer++)
-        for (int k = 0; k < LAYER_TENSORS; k++)
-            visit(t->gpu, kept(t, layer, (enum layer_tensor)k),
-                  layer_tensor_count(s, (enum layer_tensor)k) * sizeof(float));
-    for (int k = 0; k < SHARED_TENSORS; k++)
-        visit(t->gpu, &t->shared[k], shared_tensor_count(s, (enum shared_tensor)k) * sizeof(float));
+    for (t->pass = 0; t->pass < t->slice.passes; t->pass++) {
+        for (int layer = t->slice.first; layer < t->slice.end; layer++)
+            for (int k = 0; k < LAYER_TENSORS; k++)
+                visit(t->gpu, kept(t, layer, (enum layer_tensor)k),
+                      layer_tensor_count(s, (enum layer_tensor)k) * sizeof(float));
+        for (int k = 0; k < SHARED_TENSORS; k++)
+            visit(t->gpu, shared(t, (enum shared_tensor)k),
+                  shared_tensor_count(s, (enum shared_tensor)k) * sizeof(float));
+    }
+    t->pass = 0;
     for (int set = 0; set < GRADIENT_SETS; set++)
         for (int k = 0; k < GRADIENT_TENSORS; k++)
             visit(t->gpu, &t->layer_gradients[set][k],
@@ -116,6 +131,8 @@ static void *need(void *p)
 static void set_initial_weights(struct trainer *t, uint64_t seed)
 {
     for (int i = 0; i < parameter_total(&t->shape); i++) {
+        if (!slice_holds(&t->shape, &t->slice, i))
+            continue;
         float *values = need(malloc((size_t)parameter_at(&t->shape, i).count * sizeof(float)));
         parameter_initialise(&t->shape, i, seed, values);
         gpu_upload(t->gpu, weight(t, i), values);
@@ -126,15 +143,19 @@ static void set_initial_weights(struct trainer *t, uint64_t seed)
     }
 }
 
-void trainer_init(struct trainer *t, struct gpu *gpu, const struct shape *shape, bool arena, uint64_t seed)
+void trainer_init(struct trainer *t, struct gpu *gpu, const struct shape *shape, const struct slice *slice, bool arena,
+                  uint64_t seed)
 {
     size_t parameters = (size_t)parameter_total(shape);
-    *t = (struct trainer){.gpu = gpu, .shape = *shape};
+    *t = (struct trainer){.gpu = gpu, .shape = *shape, .slice = *slice};
     t->weights = need(calloc(parameters, sizeof *t->weights));
     t->gradients = need(calloc(parameters, sizeof *t->gradients));
     t->means = need(calloc(parameters, sizeof *t->means));
     t->squares = need(calloc(parameters, sizeof *t->squares));
-    t->layers = need(calloc((size_t)shape->layers * LAYER_TENSORS, sizeof *t->layers));
+    t->parts = need(calloc(parameters, sizeof *t->parts));
+    t->layers =
+        need(calloc((size_t)slice->passes * (size_t)(slice->end - slice->first) * LAYER_TENSORS, sizeof *t->layers));
+    t->shared = need(calloc((size_t)slice->passes * SHARED_TENSORS, sizeof *t->shared));
     if (arena) {
         visit_buffers(t, measure);
         gpu_arena_init(gpu);
@@ -151,7 +172,9 @@ void trainer_finish(struct trainer *t)
     free(t->gradients);
     free(t->means);
     free(t->squares);
+    free(t->parts);
     free(t->layers);
+    free(t->shared);
 }
 
 /* ---- Pieces that layers share ---- */
@@ -201,17 +224,6 @@ static void norm_backward(struct trainer *t, struct gpu_buffer *x_grad, struct g
            READ(mean), READ(rstd), READ(weight(t, parameter)), INT(rows), INT(width));
     LAUNCH(t->gpu, layernorm_backward_weights, SIDE, by_columns(width), row_block, WRITE(gradient(t, parameter)),
            WRITE(gradient(t, parameter + 1)), READ(out_grad), READ(x), READ(mean), READ(rstd), INT(rows), INT(width));
-}
-
-static void update(struct trainer *t, int first, int count, const struct adamw *a)
-{
-    for (int i = first; i < first + count; i++) {
-        struct parameter p = parameter_at(&t->shape, i);
-        LAUNCH(t->gpu, adamw, SIDE, flat(p.count), flat_block, UPDATE(weight(t, i)), UPDATE(&t->means[i]),
-               UPDATE(&t->squares[i]), READ(gradient(t, i)), INT(p.count), FLOAT(a->rate), FLOAT(a->beta1),
-               FLOAT(a->beta2), FLOAT(a->epsilon), FLOAT(p.decays ? a->decay : 0.0f), FLOAT(a->m_scale),
-               FLOAT(a->v_scale));
-    }
 }
 
 /* ---- Attention. q, k and v are the three thirds of a row of QKV. ---- */
@@ -292,7 +304,7 @@ static void layer_forward(struct trainer *t, int layer)
            READ(kept(t, layer, DOWN)), INT(count));
 }
 
-static void layer_backward(struct trainer *t, int layer, const struct adamw *adamw)
+static void layer_backward(struct trainer *t, int layer)
 {
     int width = t->shape.width, count = shape_tokens(&t->shape) * 4 * width, base = layer_parameter(layer, NORM1_GAIN);
     struct gpu_buffer *above = gradient_from_above(t, layer);
@@ -314,42 +326,37 @@ static void layer_backward(struct trainer *t, int layer, const struct adamw *ada
                     base + QKV_WEIGHT, width, 3 * width);
     norm_backward(t, layer_gradient(t, layer, INPUT_GRAD), middle_grad, layer_gradient(t, layer, NORM1_GRAD),
                   layer_input(t, layer), kept(t, layer, NORM1_MEAN), kept(t, layer, NORM1_RSTD), base + NORM1_GAIN);
-    update(t, base, LAYER_PARAMETERS, adamw);
 }
 
 /* ---- Both ends of the model ---- */
 
-static void embed(struct trainer *t, const int *tokens, const int *targets)
+static void embed(struct trainer *t)
 {
     const struct shape *s = &t->shape;
     int rows = shape_tokens(s);
-    gpu_next_section(t->gpu);
-    gpu_upload(t->gpu, &t->shared[TOKENS], tokens);
-    gpu_upload(t->gpu, &t->shared[TARGETS], targets);
-    LAUNCH(t->gpu, embed_forward, MAIN, flat(rows * s->width), flat_block, WRITE(&t->shared[EMBEDDED]),
-           READ(&t->shared[TOKENS]), READ(weight(t, TOKEN_TABLE)), READ(weight(t, POSITION_TABLE)), INT(rows),
+    LAUNCH(t->gpu, embed_forward, MAIN, flat(rows * s->width), flat_block, WRITE(shared(t, EMBEDDED)),
+           READ(shared(t, TOKENS)), READ(weight(t, TOKEN_TABLE)), READ(weight(t, POSITION_TABLE)), INT(rows),
            INT(s->context), INT(s->width));
 }
 
-static void embed_backward(struct trainer *t, const struct adamw *adamw)
+static void embed_backward(struct trainer *t)
 {
     const struct shape *s = &t->shape;
     struct gpu_buffer *grad = layer_gradient(t, 0, INPUT_GRAD);
     LAUNCH(t->gpu, embed_backward_tokens, SIDE, flat(s->vocabulary * s->width), flat_block,
-           WRITE(gradient(t, TOKEN_TABLE)), READ(grad), READ(&t->shared[TOKENS]), INT(shape_tokens(s)),
+           WRITE(gradient(t, TOKEN_TABLE)), READ(grad), READ(shared(t, TOKENS)), INT(shape_tokens(s)),
            INT(s->vocabulary), INT(s->width));
     LAUNCH(t->gpu, embed_backward_positions, SIDE, flat(s->context * s->width), flat_block,
            WRITE(gradient(t, POSITION_TABLE)), READ(grad), INT(s->batch), INT(s->context), INT(s->width));
-    update(t, TOKEN_TABLE, FIRST_LAYER_PARAMETER, adamw);
 }
 
 /* Final norm, logits, loss, and back to the gradient of the last layer's output. */
-static void head(struct trainer *t, const struct adamw *adamw)
+static void head(struct trainer *t)
 {
     const struct shape *s = &t->shape;
     int rows = shape_tokens(s), width = s->width, vocabulary = s->vocabulary, last = s->layers - 1;
-    int parameter = final_parameter(s, HEAD_WEIGHT);
-    struct gpu_buffer *b = t->shared, *x = kept(t, last, OUTPUT);
+    int parameter = final_parameter(s, HEAD_WEIGHT), mean_over = rows * t->slice.total_passes;
+    struct gpu_buffer *b = shared(t, (enum shared_tensor)0), *x = kept(t, last, OUTPUT);
     struct gpu_size logits_grid = {up(vocabulary, TILE), up(rows, TILE), 1};
     struct gpu_size input_grid = {up(width, TILE), up(rows, TILE), 1},
                     weight_grid = {up(vocabulary, TILE), up(width, TILE), 1};
@@ -358,7 +365,7 @@ static void head(struct trainer *t, const struct adamw *adamw)
     LAUNCH(t->gpu, matmul_forward, MAIN, logits_grid, tile_block, WRITE(&b[LOGITS]), READ(&b[FINAL_NORM]),
            READ(weight(t, parameter)), NOTHING, INT(rows), INT(vocabulary), INT(width));
     LAUNCH(t->gpu, cross_entropy, MAIN, by_rows(rows), row_block, WRITE(&b[LOSSES]), WRITE(&b[LOGITS_GRAD]),
-           READ(&b[LOGITS]), READ(&b[TARGETS]), INT(rows), INT(vocabulary));
+           READ(&b[LOGITS]), READ(&b[TARGETS]), INT(rows), INT(vocabulary), INT(mean_over));
     LAUNCH(t->gpu, loss_mean, MAIN, ((struct gpu_size){1, 1, 1}), ((struct gpu_size){32, 1, 1}), WRITE(&b[LOSS]),
            READ(&b[LOSSES]), INT(rows));
     LAUNCH(t->gpu, matmul_backward_input, MAIN, input_grid, tile_block, WRITE(&b[FINAL_NORM_GRAD]),
@@ -367,19 +374,116 @@ static void head(struct trainer *t, const struct adamw *adamw)
            READ(&b[FINAL_NORM]), READ(&b[LOGITS_GRAD]), INT(width), INT(vocabulary), INT(rows));
     norm_backward(t, &b[TOP_GRAD], NULL, &b[FINAL_NORM_GRAD], x, &b[FINAL_MEAN], &b[FINAL_RSTD],
                   final_parameter(s, FINAL_GAIN));
-    update(t, final_parameter(s, FINAL_GAIN), FINAL_PARAMETERS, adamw);
 }
 
-float trainer_step(struct trainer *t, const int *tokens, const int *targets, const struct adamw *adamw)
+/* ---- A step, block by block ---- */
+
+static bool has_tables(const struct trainer *t)
+{
+    return t->slice.first == 0;
+}
+
+static bool has_head(const struct trainer *t)
+{
+    return t->slice.end == t->shape.layers;
+}
+
+int trainer_first_block(const struct trainer *t)
+{
+    return has_tables(t) ? TABLES_BLOCK : t->slice.first;
+}
+
+int trainer_last_block(const struct trainer *t)
+{
+    return has_head(t) ? t->shape.layers : t->slice.end - 1;
+}
+
+void block_parameters(const struct shape *s, int block, int *first_out, int *count_out)
+{
+    bool tables = block == TABLES_BLOCK, is_head = block == s->layers;
+    *first_out = tables ? TOKEN_TABLE : layer_parameter(block, NORM1_GAIN); /* the head's follow the last layer's */
+    *count_out = tables ? FIRST_LAYER_PARAMETER : is_head ? (int)FINAL_PARAMETERS : (int)LAYER_PARAMETERS;
+}
+
+void trainer_begin(struct trainer *t, int pass, const int *tokens, const int *targets)
+{
+    t->pass = pass;
+    gpu_next_section(t->gpu);
+    if (has_tables(t))
+        gpu_upload(t->gpu, shared(t, TOKENS), tokens);
+    if (has_head(t))
+        gpu_upload(t->gpu, shared(t, TARGETS), targets);
+}
+
+void trainer_forward(struct trainer *t)
+{
+    if (has_tables(t))
+        embed(t);
+    for (int layer = t->slice.first; layer < t->slice.end; layer++)
+        layer_forward(t, layer);
+}
+
+void trainer_backward(struct trainer *t, int block)
+{
+    if (block == TABLES_BLOCK)
+        embed_backward(t);
+    else if (block == t->shape.layers)
+        head(t);
+    else
+        layer_backward(t, block);
+}
+
+void trainer_sum(struct trainer *t, int parameter)
+{
+    int count = parameter_at(&t->shape, parameter).count;
+    LAUNCH(t->gpu, add, SIDE, flat(count), flat_block, UPDATE(&t->gradients[parameter]), READ(&t->gradients[parameter]),
+           READ(&t->parts[parameter]), INT(count));
+}
+
+void trainer_sum_block(struct trainer *t, int block)
+{
+    int first, count;
+    block_parameters(&t->shape, block, &first, &count);
+    for (int i = first; i < first + count; i++)
+        trainer_sum(t, i);
+}
+
+void trainer_update(struct trainer *t, int block, const struct adamw *a)
+{
+    int first, count;
+    block_parameters(&t->shape, block, &first, &count);
+    for (int i = first; i < first + count; i++) {
+        struct parameter p = parameter_at(&t->shape, i);
+        LAUNCH(t->gpu, adamw, SIDE, flat(p.count), flat_block, UPDATE(weight(t, i)), UPDATE(&t->means[i]),
+               UPDATE(&t->squares[i]), READ(&t->gradients[i]), INT(p.count), FLOAT(a->rate), FLOAT(a->beta1),
+               FLOAT(a->beta2), FLOAT(a->epsilon), FLOAT(p.decays ? a->decay : 0.0f), FLOAT(a->m_scale),
+               FLOAT(a->v_scale));
+    }
+}
+
+struct gpu_buffer *trainer_input(struct trainer *t)
+{
+    return layer_input(t, t->slice.first);
+}
+
+struct gpu_buffer *trainer_output(struct trainer *t)
+{
+    return kept(t, t->slice.end - 1, OUTPUT);
+}
+
+struct gpu_buffer *trainer_output_grad(struct trainer *t)
+{
+    return gradient_from_above(t, t->slice.end - 1);
+}
+
+struct gpu_buffer *trainer_input_grad(struct trainer *t)
+{
+    return layer_gradient(t, t->slice.first, INPUT_GRAD);
+}
+
+float trainer_loss(struct trainer *t, int pass)
 {
     float loss;
-    embed(t, tokens, targets);
-    for (int layer = 0; layer < t->shape.layers; layer++)
-        layer_forward(t, layer);
-    head(t, adamw);
-    for (int layer = t->shape.layers - 1; layer >= 0; layer--)
-        layer_backward(t, layer, adamw);
-    embed_backward(t, adamw);
-    gpu_download(t->gpu, &t->shared[LOSS], &loss);
+    gpu_download(t->gpu, &t->shared[pass * SHARED_TENSORS + LOSS], &loss);
     return loss;
 }

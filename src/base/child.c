@@ -1,8 +1,8 @@
 /*
  * Twice clone with the memory shared and the caller held until exec, as vfork does, which neither copies page tables nor runs fork
  * handlers. The first child exists so that the second is nobody's in this process: it ends at once, silently, and the helper is
- * left to init. What runs in them makes system calls only, by number: the C library's wrappers may keep books in memory that is
- * the job's.
+ * left to init. What runs in them makes system calls only, by number: the C library's wrappers, clone's own among them, may keep
+ * books in memory that is the job's, and a sanitizer's certainly do.
  */
 #include "base/child.h"
 
@@ -24,7 +24,14 @@
 #define SYS_close_range 436
 #endif
 
+#if defined(__has_attribute)
+#if __has_attribute(disable_sanitizer_instrumentation)
+#define PLAIN __attribute__((disable_sanitizer_instrumentation))
+#endif
+#endif
+#ifndef PLAIN
 #define PLAIN __attribute__((no_sanitize("address", "thread", "undefined")))
+#endif
 
 struct start {
     const char *path;
@@ -33,6 +40,56 @@ struct start {
     char *stack;
     volatile int error; /* of whatever failed in the children; they share this memory */
 };
+
+/* Runs body(arg) on a stack of its own, in a new process that ends when it returns. The process, or a negative errno. */
+static PLAIN long split_off(int (*body)(void *), char *stack_top, unsigned long flags, void *arg)
+{
+#if defined(__x86_64__)
+    register long thread_id_1 __asm__("r10") = 0;
+    register long thread_id_2 __asm__("r8") = 0;
+    long result = SYS_clone;
+
+    __asm__ volatile("syscall\n\t"
+                     "test %%rax, %%rax\n\t"
+                     "jnz 1f\n\t"
+                     "mov %[arg], %%rdi\n\t"
+                     "call *%[body]\n\t"
+                     "mov %%eax, %%edi\n\t"
+                     "mov %[exit], %%eax\n\t"
+                     "syscall\n\t"
+                     "hlt\n"
+                     "1:"
+                     : "+a"(result)
+                     : "D"(flags), "S"(stack_top), "d"(0L), "r"(thread_id_1),
+                       "r"(thread_id_2), [body] "b"(body), [arg] "r"(arg), [exit] "i"(SYS_exit)
+                     : "rcx", "r11", "memory", "cc");
+    return result;
+#elif defined(__aarch64__)
+    register long result __asm__("x0") = (long)flags;
+    register char *stack __asm__("x1") = stack_top;
+    register long parent_id __asm__("x2") = 0;
+    register long storage __asm__("x3") = 0;
+    register long child_id __asm__("x4") = 0;
+    register long number __asm__("x8") = SYS_clone;
+
+    __asm__ volatile("svc #0\n\t"
+                     "cbnz x0, 1f\n\t"
+                     "mov x0, %[arg]\n\t"
+                     "blr %[body]\n\t"
+                     "mov x8, %[exit]\n\t"
+                     "svc #0\n\t"
+                     "brk #0\n"
+                     "1:"
+                     : "+r"(result)
+                     : "r"(stack), "r"(parent_id), "r"(storage), "r"(child_id),
+                       "r"(number), [body] "r"(body), [arg] "r"(arg), [exit] "i"(SYS_exit)
+                     : "x30", "memory", "cc");
+    return result;
+#else
+    int pid = clone(body, stack_top, (int)flags, arg);
+    return pid < 0 ? -errno : pid;
+#endif
+}
 
 static PLAIN int become_helper(void *arg)
 {
@@ -61,8 +118,10 @@ static PLAIN int leave_behind(void *arg)
 {
     struct start *start = arg;
 
-    if (clone(become_helper, start->stack + STACK_BYTES, CLONE_VM | CLONE_VFORK | SIGCHLD, start) < 0)
-        start->error = errno;
+    long pid = split_off(become_helper, start->stack + STACK_BYTES, CLONE_VM | CLONE_VFORK | SIGCHLD, start);
+
+    if (pid < 0)
+        start->error = (int)-pid;
     return 0;
 }
 
@@ -82,9 +141,9 @@ static int start_helper(struct start *start)
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &kept); /* no handler of the job may run in the children */
-    pid_t pid = clone(leave_behind, start->stack + 2 * STACK_BYTES, CLONE_VM | CLONE_VFORK, start);
-    int error = pid < 0 ? errno : 0;
-    while (pid > 0 && waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR)
+    long pid = split_off(leave_behind, start->stack + 2 * STACK_BYTES, CLONE_VM | CLONE_VFORK, start);
+    int error = pid < 0 ? (int)-pid : 0;
+    while (pid > 0 && waitpid((pid_t)pid, NULL, __WCLONE) < 0 && errno == EINTR)
         continue;
     pthread_sigmask(SIG_SETMASK, &kept, NULL);
     return error ? error : start->error;

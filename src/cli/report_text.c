@@ -204,10 +204,16 @@ static void print_traffic(const cJSON *counters)
         printf(", %s undone", count_text(counter(counters, "moves_failed"), a));
     }
     printf("\n");
+    if (counter(counters, "lent_out_bytes") > 0) {
+        print_label("of that lent");
+        printf("out %s, in %s, called in by the lender %s; lent at the end %s\n",
+               bytes_text(counter(counters, "lent_out_bytes"), a), bytes_text(counter(counters, "lent_in_bytes"), b),
+               bytes_text(counter(counters, "called_in_bytes"), c), bytes_text(counter(counters, "lent_now_bytes"), d));
+    }
     print_label("hit rate");
     printf("%s launches", count_text(launches, a));
     print_share("with everything they name in VRAM", counter(counters, "launches_resident"), launches);
-    print_share("with part of it in host memory", counter(counters, "launches_in_place"), launches);
+    print_share("with part of it elsewhere", counter(counters, "launches_in_place"), launches);
     print_share("of the bytes named were in VRAM", counter(counters, "working_set_hit_bytes"),
                 counter(counters, "working_set_bytes"));
     printf("\n");

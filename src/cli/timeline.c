@@ -195,22 +195,6 @@ static struct row *row_of(struct timeline *t, unsigned gpu, bool is_stream, uint
     return &t->rows[t->row_count++];
 }
 
-static struct kernel *kernel_of(struct timeline *t, const char *name)
-{
-    for (size_t i = 0; i < t->kernel_count; i++) {
-        if (strcmp(t->kernels[i].name, name) == 0) {
-            return &t->kernels[i];
-        }
-    }
-    struct kernel *more = realloc(t->kernels, (t->kernel_count + 1) * sizeof *more);
-    if (more == NULL) {
-        return NULL;
-    }
-    t->kernels = more;
-    t->kernels[t->kernel_count] = (struct kernel){.name = name};
-    return &t->kernels[t->kernel_count++];
-}
-
 static int compare_rows(const void *a, const void *b)
 {
     const struct row *x = a, *y = b;
@@ -229,25 +213,61 @@ static int compare_kernels(const void *a, const void *b)
     return x->ns > y->ns ? -1 : x->ns < y->ns ? 1 : strcmp(x->name, y->name);
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    const struct kernel *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static bool sum_kernels(struct timeline *t)
+{
+    size_t n = 0;
+    t->kernels = calloc(t->count + 1, sizeof *t->kernels);
+    if (t->kernels == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < t->count; i++) {
+        const struct operation *o = &t->operations[i];
+        if (o->engine == SMS) {
+            t->kernels[n++] = (struct kernel){.name = o->name, .ns = o->end_ns - o->start_ns, .count = 1};
+        }
+    }
+    qsort(t->kernels, n, sizeof *t->kernels, compare_names);
+    for (size_t i = 0; i < n; i++) {
+        struct kernel *last = t->kernel_count != 0 ? &t->kernels[t->kernel_count - 1] : NULL;
+        if (last != NULL && strcmp(last->name, t->kernels[i].name) == 0) {
+            last->ns += t->kernels[i].ns;
+            last->count++;
+        } else {
+            t->kernels[t->kernel_count++] = t->kernels[i];
+        }
+    }
+    qsort(t->kernels, t->kernel_count, sizeof *t->kernels, compare_kernels);
+    return true;
+}
+
+static unsigned rank_of(const struct timeline *t, const char *name)
+{
+    unsigned rank = 0;
+    while (rank < LEGEND_KERNELS && rank < t->kernel_count && strcmp(t->kernels[rank].name, name) != 0) {
+        rank++;
+    }
+    return rank < t->kernel_count ? rank : LEGEND_KERNELS;
+}
+
 static bool arrange(struct timeline *t)
 {
     for (size_t i = 0; i < t->count; i++) {
         const struct operation *o = &t->operations[i];
-        struct kernel *k = o->engine == SMS ? kernel_of(t, o->name) : NULL;
-        if (row_of(t, o->gpu, false, o->engine) == NULL || row_of(t, o->gpu, true, o->stream) == NULL ||
-            (o->engine == SMS && k == NULL)) {
+        if (row_of(t, o->gpu, false, o->engine) == NULL || row_of(t, o->gpu, true, o->stream) == NULL) {
             return false;
         }
-        if (k != NULL) {
-            k->ns += o->end_ns - o->start_ns;
-            k->count++;
-        }
+    }
+    if (!sum_kernels(t)) {
+        return false;
     }
     if (t->row_count != 0) {
         qsort(t->rows, t->row_count, sizeof *t->rows, compare_rows);
-    }
-    if (t->kernel_count != 0) {
-        qsort(t->kernels, t->kernel_count, sizeof *t->kernels, compare_kernels);
     }
     int y = TOP;
     for (size_t i = 0; i < t->row_count; i++) {
@@ -259,8 +279,7 @@ static bool arrange(struct timeline *t)
     t->bottom = y;
     for (size_t i = 0; i < t->count; i++) {
         if (t->operations[i].engine == SMS) {
-            size_t rank = (size_t)(kernel_of(t, t->operations[i].name) - t->kernels);
-            t->operations[i].rank = rank < LEGEND_KERNELS ? (unsigned)rank : LEGEND_KERNELS;
+            t->operations[i].rank = rank_of(t, t->operations[i].name);
         }
     }
     return true;
@@ -268,9 +287,31 @@ static bool arrange(struct timeline *t)
 
 /* ---- drawing ---- */
 
+/* Bytes of the UTF-8 character at text; 0: it is none, or none that XML has. */
+static size_t character_bytes(const char *text)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    const unsigned char *at = (const unsigned char *)text;
+    size_t bytes = *at < 0x80 ? 1 : *at >> 5 == 6 ? 2 : *at >> 4 == 14 ? 3 : *at >> 3 == 30 ? 4 : 0;
+    uint32_t code = bytes > 1 ? *at & (0xffu >> (bytes + 1)) : *at;
+    for (size_t i = 1; i < bytes; i++) {
+        if (at[i] >> 6 != 2) {
+            return 0;
+        }
+        code = code << 6 | (at[i] & 63);
+    }
+    bool is_none = code < least[bytes] || (code >= 0xd800 && code < 0xe000) || (code & ~UINT32_C(1)) == 0xfffe;
+    return is_none || code > 0x10ffff ? 0 : bytes;
+}
+
 static void put_text(FILE *f, const char *text)
 {
-    for (; *text != '\0'; text++) {
+    for (size_t bytes; *text != '\0'; text += bytes != 0 ? bytes : 1) {
+        bytes = character_bytes(text);
+        if (bytes != 1) {
+            fwrite(bytes != 0 ? text : "?", 1, bytes != 0 ? bytes : 1, f);
+            continue;
+        }
         switch (*text) {
         case '<': fputs("&lt;", f); break;
         case '>': fputs("&gt;", f); break;
@@ -432,7 +473,8 @@ int hr_cli_timeline(const char *path, const char *svg_path)
         if (f != NULL) {
             draw(f, &t);
         }
-        if (f == NULL || (svg_path != NULL ? fclose(f) : fflush(f)) != 0) {
+        bool failed = f == NULL || ferror(f) != 0; /* of an earlier piece */
+        if (f == NULL || (svg_path != NULL ? fclose(f) : fflush(f)) != 0 || failed) {
             status =
                 hr_cli_fail(HR_CLI_FAILED, "%s: %s", svg_path != NULL ? svg_path : "standard output", strerror(errno));
         }

@@ -41,7 +41,8 @@ static void print_help(void)
         "  --json          everything, for programs\n"
         "  --xml           as NCCL topology XML\n"
         "  --svg FILE      a picture (- = standard output), coloured by the load when every GPU sends to every other\n"
-        "  --report FILE   the traffic on each link of a job on a simulated node (its SIMGPU_REPORT)\n"
+        "  --report FILE   what a job, running or finished, has sent between its GPUs (its stats log), or the traffic\n"
+        "                  and the load of each link of a simulated node (its SIMGPU_REPORT)\n"
         "\n"
         "With --probe NS PAIR... it is the helper that headroom starts to try copies; that is not for users.\n");
 }
@@ -96,13 +97,15 @@ static void set_timer(uint64_t wait_ns)
     setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-static void probe_pair(int item, const char *from, const char *to, uint64_t wait_ns)
+/* false: another process has to go on behind this item. */
+static bool probe_pair(int item, const char *from, const char *to, uint64_t wait_ns)
 {
     static const char *const states[] = {"skipped", "good", "corrupts", "hangs", "fails"};
     struct hr_measured measured = {0};
     bool host = strcmp(from, to) == 0;
 
-    if (hr_measure_prepare(from, to)) {
+    bool prepared = hr_measure_prepare(from, to);
+    if (prepared) {
         printf("begin %d\n", item);
         fflush(stdout);
         set_timer(wait_ns);
@@ -115,6 +118,12 @@ static void probe_pair(int item, const char *from, const char *to, uint64_t wait
     printf("end %d %s %" PRIu64 " %" PRIu64 "\n", item, states[measured.state], measured.mbps,
            host ? measured.back_mbps : measured.start_ns);
     fflush(stdout);
+    if (!prepared || measured.state == HR_PAIR_GOOD)
+        return true;
+    set_timer(wait_ns);
+    bool goes_on = hr_measure_go_on(from, to);
+    set_timer(0);
+    return goes_on;
 }
 
 /* argv: --probe NS FROM,TO ... */
@@ -138,7 +147,8 @@ static int probe(int argc, char **argv)
         if (!comma)
             return hr_cli_fail(HR_CLI_USAGE, "topo: --probe NS FROM,TO ...");
         *comma = 0;
-        probe_pair(i - 2, argv[i], comma + 1, wait_ns);
+        if (!probe_pair(i - 2, argv[i], comma + 1, wait_ns))
+            break;
     }
     /* Contexts are left to the driver: taking them down could hang where a copy has failed. */
     fflush(stdout);
@@ -299,10 +309,11 @@ int hr_cli_topo(int argc, char **argv)
     if (options.report)
         return hr_cli_topo_report(options.report, options.json, options.svg);
     status = options.file ? from_file(options.file, &topo) : from_driver(&options, &topo);
-    if (status == HR_CLI_OK)
+    if (status == HR_CLI_OK && topo.topology) {
         status = complete(&topo);
-    if (status == HR_CLI_OK)
-        status = show(&options, &topo);
+        if (status == HR_CLI_OK)
+            status = show(&options, &topo);
+    }
     hr_ranges_destroy(topo.ranges);
     hr_graph_destroy(topo.links);
     hr_graph_destroy(topo.everything);

@@ -59,7 +59,9 @@ int hr_cli_picture_write(const struct hr_cli_picture *picture, const char *path)
 /* The machine, loaded as if every GPU sent to every other at once. A status of cli.h. */
 int hr_cli_topo_picture(const struct hr_cli_topo *topo, struct hr_cli_picture *picture_out);
 
-/* `headroom topo --report FILE`: the links' traffic of a simulated job; with svg as a picture there, with json as JSON. */
+/* `headroom topo --report FILE`: the links' traffic of a simulated job; with svg as a picture there, with json as JSON. Of a stats log:
+ * hr_cli_topo_traffic, which has no picture. */
 int hr_cli_topo_report(const char *path, bool json, const char *svg);
+int hr_cli_topo_traffic(const char *path, bool json);
 
 #endif

@@ -66,7 +66,7 @@ static int read_traffic(const char *path, struct traffic *traffic)
     const cJSON *links = cJSON_GetObjectItemCaseSensitive(traffic->root, "links"), *item;
     const cJSON *gpus = cJSON_GetObjectItemCaseSensitive(traffic->root, "gpus");
     if (!cJSON_IsArray(gpus) || hr_cli_json_number(traffic->root, "schema", 0) < 2)
-        return hr_cli_fail(HR_CLI_FAILED, "%s is not what SIMGPU_REPORT writes", path);
+        return hr_cli_fail(HR_CLI_FAILED, "%s is no stats log, and not what SIMGPU_REPORT writes", path);
     if (!cJSON_IsArray(links))
         return hr_cli_fail(HR_CLI_FAILED, "%s is of a machine without links (a model's cards alone)", path);
     traffic->virtual_ns = hr_cli_json_number(traffic->root, "virtual_time_ns", 0);
@@ -193,11 +193,36 @@ static int draw(const struct traffic *traffic, const char *svg)
     return status;
 }
 
+/* Its first line tells; what is neither is refused later, with more words. */
+static bool is_stats_log(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    char *line = NULL;
+    size_t room = 0;
+    bool is_log = false;
+
+    if (file && getline(&line, &room, file) > 0) {
+        cJSON *json = cJSON_Parse(line);
+        is_log = strcmp(hr_cli_json_text(json, "type", ""), "start") == 0;
+        cJSON_Delete(json);
+    }
+    free(line);
+    if (file)
+        fclose(file);
+    return is_log;
+}
+
 int hr_cli_topo_report(const char *path, bool json, const char *svg)
 {
     struct traffic traffic = {0};
-    int status = read_traffic(path, &traffic);
 
+    if (is_stats_log(path)) {
+        if (svg)
+            return hr_cli_fail(HR_CLI_USAGE, "topo: --svg needs the SIMGPU_REPORT of a job, and %s is a stats log",
+                               path);
+        return hr_cli_topo_traffic(path, json);
+    }
+    int status = read_traffic(path, &traffic);
     if (status == HR_CLI_OK && svg)
         status = draw(&traffic, svg);
     else if (status == HR_CLI_OK && json)

@@ -106,11 +106,12 @@ static void put_text(FILE *f, const char *text)
 }
 
 /* From green over yellow to red. */
-static void colour_of(double load, char text[8])
+static unsigned colour_of(double load)
 {
     load = load < 0 ? 0 : load > 1 ? 1 : load;
-    int red = (int)(load < 0.5 ? 60 + 340 * load : 230), green = (int)(load < 0.5 ? 160 : 320 - 320 * load);
-    snprintf(text, 8, "#%02x%02x%02x", red > 255 ? 255 : red, green < 0 ? 0 : green, 50);
+    unsigned red = (unsigned)(load < 0.5 ? 60 + 340 * load : 230),
+             green = (unsigned)(load < 0.5 ? 160 : 320 - 320 * load);
+    return red << 16 | green << 8 | 50;
 }
 
 static void put_edge(FILE *f, const struct hr_cli_picture *picture, const struct place *places,
@@ -120,12 +121,10 @@ static void put_edge(FILE *f, const struct hr_cli_picture *picture, const struct
     double dx = b->x - a->x, dy = b->y - a->y, length = hypot(dx, dy);
     double width = 1 + 8 * edge->gbps / most_gbps;
     double side = (width / 2 + APART / 2) / (length > 1 ? length : 1);
-    char colour[8];
 
-    colour_of(edge->load, colour);
-    fprintf(f, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%.1f\"%s>",
-            a->x - dy * side, a->y + dx * side, b->x - dy * side, b->y + dx * side, edge->up ? colour : "#bbbbbb",
-            width, edge->up ? "" : " stroke-dasharray=\"4 4\"");
+    fprintf(f, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#%06x\" stroke-width=\"%.1f\"%s>",
+            a->x - dy * side, a->y + dx * side, b->x - dy * side, b->y + dx * side,
+            edge->up ? colour_of(edge->load) : 0xbbbbbb, width, edge->up ? "" : " stroke-dasharray=\"4 4\"");
     fputs("<title>", f);
     put_text(f, picture->node[edge->from].label);
     fputs(" to ", f);

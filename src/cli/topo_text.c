@@ -83,10 +83,12 @@ static void print_measured(const struct hr_cli_topo *topo)
         else
             printf("\t-\t-\n");
     }
-    for (uint32_t i = 0; i < found->gpus * found->gpus; i++) {
-        if (found->pair[i].state > HR_PAIR_GOOD)
-            printf("GPU%u to GPU%u: %s\n", i / found->gpus, i % found->gpus,
-                   hr_pair_complaint((enum hr_pair_state)found->pair[i].state));
+    for (uint32_t i = 0; i < found->gpus; i++) {
+        for (uint32_t j = 0; j < found->gpus; j++) {
+            const struct hr_pair *pair = &found->pair[i * found->gpus + j];
+            if (pair->state > HR_PAIR_GOOD)
+                printf("GPU%u to GPU%u: %s\n", i, j, hr_pair_complaint((enum hr_pair_state)pair->state));
+        }
     }
 }
 

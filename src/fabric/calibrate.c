@@ -27,16 +27,18 @@ static void set_direct(struct hr_discovery *discovery, uint32_t from, uint32_t t
 {
     struct hr_topology *topology = discovery->topology;
     const struct hr_element *element = &topology->elements[topology->gpus[from]];
-    const struct hr_pair *pair = &discovery->pair[from * discovery->gpus + to];
-    uint32_t links = count_links(topology, from, to);
+    struct hr_pair *pair = &discovery->pair[from * discovery->gpus + to];
 
+    if (pair->links == 0)
+        pair->links = count_links(topology, from, to);
     for (uint32_t p = 0; p < element->port_count; p++) {
         if (!leads(topology, &element->ports[p], to))
             continue;
         if (pair->state > HR_PAIR_GOOD)
             hr_topology_set_up(topology, topology->gpus[from], p, false);
-        else if (pair->gbps > 0 && links > 0)
-            hr_topology_set_rate(topology, topology->gpus[from], p, pair->gbps / links, element->ports[p].latency_ns);
+        else if (pair->gbps > 0 && pair->links > 0)
+            hr_topology_set_rate(topology, topology->gpus[from], p, pair->gbps / pair->links,
+                                 element->ports[p].latency_ns);
     }
 }
 
@@ -46,7 +48,8 @@ static void set_switched(struct hr_discovery *discovery, uint32_t gpu)
     struct hr_topology *topology = discovery->topology;
     const struct hr_element *element = &topology->elements[topology->gpus[gpu]];
     double out = 0, in = 0;
-    uint32_t ports = 0;
+    uint32_t *ports = &discovery->gpu[gpu].switch_links;
+    bool first = *ports == 0;
 
     for (uint32_t other = 0; other < discovery->gpus; other++) {
         double there = discovery->pair[gpu * discovery->gpus + other].gbps;
@@ -56,16 +59,16 @@ static void set_switched(struct hr_discovery *discovery, uint32_t gpu)
         out = there > out ? there : out;
         in = back > in ? back : in;
     }
-    for (uint32_t p = 0; p < element->port_count; p++)
-        ports += fabric_to(topology, &element->ports[p], HR_ELEMENT_SWITCH);
+    for (uint32_t p = 0; first && p < element->port_count; p++)
+        *ports += fabric_to(topology, &element->ports[p], HR_ELEMENT_SWITCH);
     for (uint32_t p = 0; p < element->port_count; p++) {
         const struct hr_port port = element->ports[p];
         if (!fabric_to(topology, &port, HR_ELEMENT_SWITCH))
             continue;
         if (out > 0)
-            hr_topology_set_rate(topology, topology->gpus[gpu], p, out / ports, port.latency_ns);
+            hr_topology_set_rate(topology, topology->gpus[gpu], p, out / *ports, port.latency_ns);
         if (in > 0)
-            hr_topology_set_rate(topology, (uint32_t)port.peer, (uint32_t)port.peer_port, in / ports, port.latency_ns);
+            hr_topology_set_rate(topology, (uint32_t)port.peer, (uint32_t)port.peer_port, in / *ports, port.latency_ns);
     }
 }
 

@@ -41,21 +41,28 @@ static int refuse_driver(struct hr_text_error *why, const char *function, CUresu
 }
 
 /* The driver's attributes, since its text leaves out what stands before a domain of more than four digits. */
+void hr_discover_bus_id(int device, char *id_out)
+{
+    int domain = 0, bus = 0, slot = 0;
+
+    hr_drv.cuDeviceGetAttribute(&domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device);
+    hr_drv.cuDeviceGetAttribute(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device);
+    hr_drv.cuDeviceGetAttribute(&slot, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, device);
+    snprintf(id_out, HR_TOPOLOGY_NAME_BYTES, "%04x:%02x:%02x.0", (unsigned)domain, (unsigned)bus, (unsigned)slot);
+}
+
 static int ask_gpu(struct hr_discovered_gpu *gpu, int ordinal, struct hr_text_error *why)
 {
     CUdevice device;
     CUuuid uuid;
-    int domain = 0, bus = 0, slot = 0, major = 0, minor = 0;
+    int major = 0, minor = 0;
     CUresult r = hr_drv.cuDeviceGet(&device, ordinal);
 
     if (r != CUDA_SUCCESS)
         return refuse_driver(why, "cuDeviceGet", r);
-    hr_drv.cuDeviceGetAttribute(&domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device);
-    hr_drv.cuDeviceGetAttribute(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device);
-    hr_drv.cuDeviceGetAttribute(&slot, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, device);
+    hr_discover_bus_id(device, gpu->bus_id);
     hr_drv.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
     hr_drv.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
-    snprintf(gpu->bus_id, sizeof gpu->bus_id, "%04x:%02x:%02x.0", (unsigned)domain, (unsigned)bus, (unsigned)slot);
     gpu->generation = (uint32_t)(major * 10 + minor);
     if (hr_drv.cuDeviceGetName(gpu->name, (int)sizeof gpu->name, device) != CUDA_SUCCESS)
         gpu->name[0] = 0;
@@ -167,8 +174,8 @@ static int match_file(struct hr_sources *sources, const char *variable)
         for (uint32_t j = 0; j < i; j++)
             twice = twice || sources->in_file[j] == (uint32_t)element;
         if (element < 0 || twice) {
-            hr_log(HR_LOG_WARN, "%s=%s: GPU %u (%s) %s; going without the file", variable, sources->file_path, i,
-                   bus_id, twice ? "is a part of a card, which it cannot tell" : "is not in it");
+            hr_log_once(HR_LOG_WARN, "%s=%s: GPU %u (%s) %s; going without the file", variable, sources->file_path, i,
+                        bus_id, twice ? "is a part of a card, which it cannot tell" : "is not in it");
             hr_topology_destroy(sources->file);
             sources->file = NULL;
             return 0;
@@ -195,9 +202,9 @@ static int ask_file(struct hr_sources *sources)
         if (rc == -ENOMEM)
             return rc;
         if (error.line)
-            hr_log(HR_LOG_WARN, "%s=%s: line %u: %s; going without it", variable, path, error.line, error.text);
+            hr_log_once(HR_LOG_WARN, "%s=%s: line %u: %s; going without it", variable, path, error.line, error.text);
         else
-            hr_log(HR_LOG_WARN, "%s=%s: %s; going without it", variable, path, error.text);
+            hr_log_once(HR_LOG_WARN, "%s=%s: %s; going without it", variable, path, error.text);
         return 0;
     }
     sources->file_path = path;
@@ -219,7 +226,31 @@ static void fill_gpus(struct hr_discovery *found)
     }
 }
 
-int hr_discover_machine(enum hr_discover_copies copies, struct hr_discovery **out, struct hr_text_error *why)
+/* What copies have shown of the same GPUs. */
+static void take_over(const struct hr_discovery *before, struct hr_discovery *found)
+{
+    if (before->gpus != found->gpus)
+        return;
+    for (uint32_t i = 0; i < found->gpus; i++) {
+        if (strcmp(before->gpu[i].id, found->gpu[i].id) != 0)
+            return;
+    }
+    for (uint32_t i = 0; i < found->gpus; i++) {
+        found->gpu[i].to_host_gbps = before->gpu[i].to_host_gbps;
+        found->gpu[i].from_host_gbps = before->gpu[i].from_host_gbps;
+        found->gpu[i].switch_links = before->gpu[i].switch_links;
+    }
+    for (uint32_t i = 0; i < found->gpus * found->gpus; i++) {
+        const struct hr_pair now = found->pair[i];
+        found->pair[i] = before->pair[i];
+        found->pair[i].access = now.access;
+        found->pair[i].atomics = now.atomics;
+        found->pair[i].rank = now.rank;
+    }
+}
+
+static int discover(enum hr_discover_copies copies, const struct hr_discovery *before, struct hr_discovery **out,
+                    struct hr_text_error *why)
 {
     struct hr_sources sources = {.found = calloc(1, sizeof *sources.found)};
     struct hr_text_error unused;
@@ -235,7 +266,10 @@ int hr_discover_machine(enum hr_discover_copies copies, struct hr_discovery **ou
         rc = hr_sources_merge(&sources);
     if (rc == 0) {
         fill_gpus(sources.found);
-        hr_verify(sources.found, copies);
+        if (before)
+            take_over(before, sources.found);
+        else
+            hr_verify(sources.found, copies);
         hr_calibrate(sources.found);
         if (sources.file)
             hr_source_apply_extras(sources.file_path, sources.found->topology);
@@ -250,6 +284,11 @@ int hr_discover_machine(enum hr_discover_copies copies, struct hr_discovery **ou
     if (rc != 0 && !why->text[0])
         hr_text_refuse(why, 0, "%s", strerror(-rc));
     return rc;
+}
+
+int hr_discover_machine(enum hr_discover_copies copies, struct hr_discovery **out, struct hr_text_error *why)
+{
+    return discover(copies, NULL, out, why);
 }
 
 static _Atomic(struct hr_discovery *) of_process;
@@ -267,14 +306,14 @@ static int copy_topology(const struct hr_topology *topology, struct hr_topology 
 
 int hr_discover(struct hr_topology **out, struct hr_text_error *why)
 {
-    struct hr_discovery *found, *before = NULL;
+    struct hr_discovery *found, *before = atomic_load(&of_process);
     enum hr_discover_copies copies = hr_config()->verify == HR_VERIFY_OFF ? HR_COPIES_KEPT : HR_COPIES_MISSING;
 
-    int rc = hr_discover_machine(copies, &found, why);
+    int rc = discover(copies, before, &found, why);
     if (rc != 0)
         return rc;
     rc = copy_topology(found->topology, out);
-    if (rc != 0 || !atomic_compare_exchange_strong(&of_process, &before, found))
-        hr_discovery_destroy(found); /* another thread's is kept, which says the same */
+    if (rc != 0 || before || !atomic_compare_exchange_strong(&of_process, &before, found))
+        hr_discovery_destroy(found); /* what was found first stays; so does another thread's, which says the same */
     return rc;
 }

@@ -29,6 +29,7 @@ struct hr_pair {
     uint8_t state;     /* enum hr_pair_state */
     int32_t rank;      /* the driver's: 0 is the best; -1 = it tells none */
     double gbps;       /* measured, both GPUs otherwise idle; 0 = not measured */
+    uint32_t links;    /* direct ones that carried it: links that go down later take their share with them */
     uint32_t start_ns; /* measured: what a copy takes besides its bytes */
 };
 
@@ -38,6 +39,7 @@ struct hr_discovered_gpu {
     char name[96];
     uint32_t generation;
     double to_host_gbps, from_host_gbps; /* measured; 0 = not */
+    uint32_t switch_links;               /* to switches, when copies over them were measured */
 };
 
 struct hr_discovery {
@@ -63,11 +65,14 @@ int hr_discover_machine(enum hr_discover_copies copies, struct hr_discovery **ou
 void hr_discovery_destroy(struct hr_discovery *discovery);
 
 /*
- * The topology alone, with HR_COPIES_MISSING unless HEADROOM_VERIFY=off; the caller's. Directions of links over which copies go
- * wrong are down. That cannot say everything: where a bad pair shares its ways with others (a switch, PCIe), and for whoever issues
- * direct copies at all, hr_pair_usable has to be asked, of what hr_discovery_of_process keeps. Errors as above.
+ * The topology alone; the caller's. The first call that succeeds tries copies (HR_COPIES_MISSING) unless HEADROOM_VERIFY=off; later
+ * ones ask anew how links are, and go by what copies have shown then. Directions of links over which copies go wrong are down. That
+ * cannot say everything: where a bad pair shares its ways with others (a switch, PCIe), and for whoever issues direct copies at all,
+ * hr_pair_usable has to be asked, of what hr_discovery_of_process keeps. Errors as above.
  */
 int hr_discover(struct hr_topology **out, struct hr_text_error *why);
+/* The bus id that the GPU, a CUdevice, has in that topology; id_out holds HR_TOPOLOGY_NAME_BYTES. */
+void hr_discover_bus_id(int device, char *id_out);
 /* What the first hr_discover found, for good; NULL before. */
 const struct hr_discovery *hr_discovery_of_process(void);
 

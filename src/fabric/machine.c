@@ -10,13 +10,14 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "driver/driver.h"
+#include "fabric/discover.h"
+#include "fabric/portcount.h"
 #include "fabric/routers.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #define MOST_GPUS 64 /* of one process's machine: relay masks have a bit for each */
 
@@ -52,14 +53,8 @@ struct hr_fabric {
 /* Whoever makes a new view; outside of it, lock for a moment. */
 static struct hr_mutex change_lock = HR_MUTEX_INIT(HR_RANK_START + 1, "fabric changes");
 static struct hr_mutex lock = HR_MUTEX_INIT(HR_RANK_REGISTRY, "fabric");
-static _Atomic(hr_fabric_source *) source;
 static _Atomic(struct hr_fabric *) the_fabric;
 static _Atomic(int) failure; /* of the first attempt */
-
-void hr_fabric_set_source(hr_fabric_source *asked)
-{
-    atomic_store(&source, asked);
-}
 
 /* ---- views ---- */
 
@@ -205,30 +200,36 @@ static void find_routers(struct hr_fabric *fabric)
     dlerror(); /* what the driver lacks is nothing that the job's next dlerror should tell */
 }
 
-static void publish(struct hr_fabric *fabric)
+static void publish(struct hr_fabric *fabric) HR_REQUIRES(change_lock)
 {
     struct hr_tables_options options = table_options();
-    int rc = fabric->routers ? hr_routers_publish(fabric->routers, &options) : 0;
+    int rc = fabric->routers ? hr_routers_publish(fabric->routers, fabric->topology, &options) : 0;
 
     if (rc != 0)
         hr_log(HR_LOG_WARN, "the routers could not be given tables: %s", strerror(-rc));
 }
 
-/* Routers know their own links, where nobody knows more. */
+/*
+ * Discovery finds out which ways are good, everywhere, at the first call. How links are, routers that tell it know best; elsewhere it is
+ * what NVML says now.
+ */
 static int read_topology(const struct hr_fabric *fabric, struct hr_topology **topology_out)
 {
-    hr_fabric_source *ask = atomic_load(&source);
     struct hr_text_error why = {0};
-    int rc = ask ? ask(topology_out, &why) : -ENODEV;
+    int rc = 0;
 
-    if (rc == -ENODEV && fabric->routers)
-        rc = hr_routers_read(fabric->routers, topology_out);
-    if (rc == -EINVAL)
-        hr_log(HR_LOG_WARN, "the machine's topology cannot be used: line %u: %s", why.line, why.text);
-    return rc;
+    if (!fabric->routers || !hr_discovery_of_process())
+        rc = hr_discover(topology_out, &why);
+    if (rc != 0)
+        hr_log(HR_LOG_INFO, "what the machine looks like was not found out: %s", why.text);
+    if (!fabric->routers)
+        return rc;
+    if (rc == 0)
+        hr_topology_destroy(*topology_out);
+    return hr_routers_read(fabric->routers, topology_out);
 }
 
-/* Which GPU of the topology each CUDA device is. */
+/* Which GPU of the topology each CUDA device is. Parts of one card have one bus id, and the first part bears it. */
 static int match_devices(struct hr_fabric *fabric, const struct hr_topology *topology)
 {
     int devices = 0, matched = 0;
@@ -238,13 +239,14 @@ static int match_devices(struct hr_fabric *fabric, const struct hr_topology *top
     if (hr_drv.cuDeviceGetCount(&devices) != CUDA_SUCCESS)
         return 0;
     for (int i = 0; i < devices; i++) {
-        char bus_id[32] = "";
+        char bus_id[HR_TOPOLOGY_NAME_BYTES], name[HR_TOPOLOGY_NAME_BYTES];
         CUdevice device;
-        if (hr_drv.cuDeviceGet(&device, i) != CUDA_SUCCESS ||
-            hr_drv.cuDeviceGetPCIBusId(bus_id, sizeof bus_id, device) != CUDA_SUCCESS)
+        if (hr_drv.cuDeviceGet(&device, i) != CUDA_SUCCESS)
             continue;
+        hr_discover_bus_id(device, bus_id);
         for (uint32_t gpu = 0; gpu < topology->gpu_count; gpu++) {
-            if (strcasecmp(topology->elements[topology->gpus[gpu]].name, bus_id) != 0)
+            if (fabric->ordinal[gpu] >= 0 || !hr_topology_bus_id(topology->elements[topology->gpus[gpu]].name, name) ||
+                strcmp(name, bus_id) != 0)
                 continue;
             fabric->ordinal[gpu] = i;
             matched++;
@@ -252,6 +254,27 @@ static int match_devices(struct hr_fabric *fabric, const struct hr_topology *top
         }
     }
     return matched;
+}
+
+/* No leg leads where copies were tried and went wrong, whatever the links there are. */
+static int heed_copies(struct hr_fabric *fabric) HR_REQUIRES(change_lock)
+{
+    const struct hr_discovery *found = hr_discovery_of_process();
+
+    for (uint32_t from = 0; found && from < fabric->gpus; from++) {
+        for (uint32_t to = 0; to < fabric->gpus; to++) {
+            int a = fabric->ordinal[from], b = fabric->ordinal[to];
+            if (a < 0 || b < 0 || found->pair[(uint32_t)a * found->gpus + (uint32_t)b].state <= HR_PAIR_GOOD)
+                continue;
+            struct said *said = said_of(fabric, from, to);
+            if (!said)
+                return -ENOMEM;
+            said->down = true;
+            fabric->blocked[from][to] = true; /* nobody else has the fabric yet */
+        }
+    }
+    apply_all(fabric, fabric->topology);
+    return 0;
 }
 
 static int make(struct hr_fabric **fabric_out) HR_REQUIRES(change_lock)
@@ -271,6 +294,9 @@ static int make(struct hr_fabric **fabric_out) HR_REQUIRES(change_lock)
     if (rc == 0) {
         fabric->gpus = fabric->topology->gpu_count;
         atomic_store(&fabric->epoch_seen, fabric->epoch);
+        rc = heed_copies(fabric);
+    }
+    if (rc == 0) {
         fabric->view = view_make(fabric->topology);
         rc = fabric->view ? 0 : -ENOMEM;
     }
@@ -278,11 +304,14 @@ static int make(struct hr_fabric **fabric_out) HR_REQUIRES(change_lock)
         if (fabric) {
             hr_topology_destroy(fabric->topology);
             hr_routers_close(fabric->routers);
+            free(fabric->said);
         }
         free(fabric);
         return rc;
     }
     publish(fabric);
+    if (fabric->routers)
+        hr_portcount_start(fabric->routers, fabric->topology, fabric->ordinal);
     *fabric_out = fabric;
     return 0;
 }
@@ -321,6 +350,23 @@ uint32_t hr_fabric_gpus(const struct hr_fabric *fabric)
 int hr_fabric_ordinal(const struct hr_fabric *fabric, uint32_t gpu)
 {
     return gpu < fabric->gpus ? fabric->ordinal[gpu] : -1;
+}
+
+bool hr_fabric_reachable(int ordinal_a, int ordinal_b)
+{
+    struct hr_fabric *fabric;
+
+    if (ordinal_a == ordinal_b)
+        return true;
+    (void)!hr_fabric_get(
+        &fabric); /* for the copies that the first call tries: these are known even where no fabric is made */
+    const struct hr_discovery *found = hr_discovery_of_process();
+    if (!found || ordinal_a < 0 || ordinal_b < 0 || (uint32_t)ordinal_a >= found->gpus ||
+        (uint32_t)ordinal_b >= found->gpus)
+        return true;
+    const struct hr_pair *there = &found->pair[(uint32_t)ordinal_a * found->gpus + (uint32_t)ordinal_b];
+    const struct hr_pair *back = &found->pair[(uint32_t)ordinal_b * found->gpus + (uint32_t)ordinal_a];
+    return there->state <= HR_PAIR_GOOD && back->state <= HR_PAIR_GOOD;
 }
 
 int hr_fabric_gpu(const struct hr_fabric *fabric, int ordinal)
@@ -378,6 +424,16 @@ bool hr_fabric_refresh(struct hr_fabric *fabric)
         atomic_store(&fabric->epoch_seen, epoch);
         changed = read_again(fabric) && renew(fabric) == 0;
     }
+    hr_mutex_unlock(&change_lock);
+    return changed;
+}
+
+bool hr_fabric_recheck(struct hr_fabric *fabric)
+{
+    if (fabric->routers)
+        return hr_fabric_refresh(fabric);
+    hr_mutex_lock(&change_lock);
+    bool changed = read_again(fabric) && renew(fabric) == 0;
     hr_mutex_unlock(&change_lock);
     return changed;
 }
@@ -529,4 +585,23 @@ void hr_fabric_release(struct hr_fabric *fabric, const struct hr_fabric_view *of
     fabric->running--;
     hr_account_release(&((struct view *)of)->account, routes);
     hr_mutex_unlock(&lock);
+}
+
+/* ---- the way to the host ---- */
+
+int64_t hr_fabric_host_mbps(struct hr_fabric *fabric, uint32_t gpu, bool to_host)
+{
+    double gbps = 0;
+
+    if (gpu >= fabric->gpus)
+        return 0;
+    hr_mutex_lock(&change_lock);
+    const struct hr_element *element = &fabric->topology->elements[fabric->topology->gpus[gpu]];
+    for (uint32_t p = 0; p < element->port_count; p++) {
+        const struct hr_port *port = &element->ports[p];
+        if (port->kind == HR_LINK_PCIE && port->peer >= 0)
+            gbps += to_host ? port->gbps : fabric->topology->elements[port->peer].ports[port->peer_port].gbps;
+    }
+    hr_mutex_unlock(&change_lock);
+    return (int64_t)(gbps * 1000);
 }

@@ -15,19 +15,10 @@
 
 struct hr_fabric; /* opaque */
 
-/* A topology with numbers of GPUs of its own; the caller's. -ENODEV: there is nothing to know; -EINVAL with why_out. */
-typedef int hr_fabric_source(struct hr_topology **topology_out, struct hr_text_error *why_out);
-
 /*
- * Who finds the machine out, asked by the first hr_fabric_get and whenever links changed. Where there is none, or it knows nothing (-ENODEV),
- * routers that tell their links are asked. The elements of its GPUs bear their PCI bus ids as
- * names ("0000:06:00.0", as cuDeviceGetPCIBusId tells them); GPUs that the process does not see may be among them.
- */
-void hr_fabric_set_source(hr_fabric_source *source);
-
-/*
- * The fabric, made at the first call. -ENODEV: fewer than two GPUs, no source, or nothing is known of what joins them; the
- * reason was logged once, and later calls say the same.
+ * The fabric, made at the first call, which tries the copies that HEADROOM_VERIFY asks for (fabric/verify.h): that takes seconds the first
+ * time on a machine. Where the machine's routers tell their links, these are its links, else what discovery found. -ENODEV: fewer than two
+ * GPUs, or nothing is known of what joins them; the reason was logged once, and later calls say the same.
  */
 int hr_fabric_get(struct hr_fabric **fabric_out);
 
@@ -35,6 +26,13 @@ int hr_fabric_get(struct hr_fabric **fabric_out);
 uint32_t hr_fabric_gpus(const struct hr_fabric *fabric);
 int hr_fabric_ordinal(const struct hr_fabric *fabric, uint32_t gpu);
 int hr_fabric_gpu(const struct hr_fabric *fabric, int ordinal);
+
+/*
+ * Whether one GPU (CUDA ordinals) may be given access to the other's memory: false where copies from one to the other were tried
+ * and arrived wrong, or not at all, which was logged then. Whoever uses such a pair directly gets wrong data or hangs. The first
+ * call tries the copies, like hr_fabric_get; locks as there.
+ */
+bool hr_fabric_reachable(int ordinal_a, int ordinal_b);
 
 /* One state of the links. */
 struct hr_fabric_view {
@@ -59,7 +57,9 @@ int hr_fabric_link_measured(struct hr_fabric *fabric, uint32_t from_gpu, uint32_
 /* Looks whether links went down or came back since, where the machine tells (routers.h). Cheap when nothing did. Whether there is a
  * new view. */
 bool hr_fabric_refresh(struct hr_fabric *fabric);
-/* The same for whoever has no fabric in hand, before work that may use links; nothing where there is none yet. */
+/* The same after a link has failed: whoever tells how links are is asked in any case, NVML included. Takes milliseconds. */
+bool hr_fabric_recheck(struct hr_fabric *fabric);
+/* As hr_fabric_refresh for whoever has no fabric in hand, before work that may use links; nothing where there is none yet. */
 void hr_fabric_watch(void);
 
 /*
@@ -75,5 +75,8 @@ uint32_t hr_fabric_running(struct hr_fabric *fabric);
 /* What runs counts from charge to release, with the same view and routes. */
 void hr_fabric_charge(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);
 void hr_fabric_release(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);
+
+/* What a GPU's own PCIe links carry towards the host, or from it, in MB/s; 0 = not known. Locks: HR_RANK_START + 1. */
+int64_t hr_fabric_host_mbps(struct hr_fabric *fabric, uint32_t gpu, bool to_host);
 
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define MOST_GPUS 64
+#define PROOF_BYTES (UINT64_C(1) << 20)
 #define SHORT_BYTES (UINT64_C(64) << 10)
 #define LONG_BYTES (UINT64_C(4) << 20)
 #define MOST_BYTES (UINT64_C(64) << 20)
@@ -91,64 +92,77 @@ static uint64_t take_both(struct end *from, struct end *to, uint64_t most_bytes)
 }
 
 /* On the stream of the GPU that sends, or of the one that the host sends to. */
-static bool copy(const struct end *from, const struct end *to, uint64_t bytes, CUstream stream)
+static CUresult copy(const struct end *from, const struct end *to, uint64_t bytes, CUstream stream)
 {
     if (!from->gpu)
-        return OK(hr_drv.cuMemcpyHtoDAsync_v2(to->address, from->host, bytes, stream));
+        return hr_drv.cuMemcpyHtoDAsync_v2(to->address, from->host, bytes, stream);
     if (!to->gpu)
-        return OK(hr_drv.cuMemcpyDtoHAsync_v2(to->host, from->address, bytes, stream));
-    return OK(
-        hr_drv.cuMemcpyPeerAsync(to->address, to->gpu->context, from->address, from->gpu->context, bytes, stream));
+        return hr_drv.cuMemcpyDtoHAsync_v2(to->host, from->address, bytes, stream);
+    return hr_drv.cuMemcpyPeerAsync(to->address, to->gpu->context, from->address, from->gpu->context, bytes, stream);
 }
 
-/* Nanoseconds of one copy at its best; negative: it failed. */
-static double time_copy(const struct end *from, const struct end *to, uint64_t bytes)
+/* A link that went down tells so, and whoever uses it copes with it then. */
+static enum hr_pair_state state_of(CUresult failure)
+{
+    return failure == CUDA_ERROR_NVLINK_UNCORRECTABLE ? HR_PAIR_UNPROVEN : HR_PAIR_FAILS;
+}
+
+/* Nanoseconds of one copy at its best; negative: it failed, with *failure_out. */
+static double time_copy(const struct end *from, const struct end *to, uint64_t bytes, CUresult *failure_out)
 {
     struct gpu *gpu = from->gpu ? from->gpu : to->gpu;
     double best = -1;
+    CUresult r = hr_drv.cuCtxSetCurrent(gpu->context);
 
-    if (!OK(hr_drv.cuCtxSetCurrent(gpu->context)))
-        return -1;
-    for (int i = 0; i < TIMES; i++) {
-        float ms;
-        if (!OK(hr_drv.cuEventRecord(gpu->begin, gpu->stream)) || !copy(from, to, bytes, gpu->stream) ||
-            !OK(hr_drv.cuEventRecord(gpu->end, gpu->stream)) || !OK(hr_drv.cuStreamSynchronize(gpu->stream)) ||
-            !OK(hr_drv.cuEventElapsedTime(&ms, gpu->begin, gpu->end)))
-            return -1;
+    for (int i = 0; i < TIMES && r == CUDA_SUCCESS; i++) {
+        float ms = 0;
+        r = hr_drv.cuEventRecord(gpu->begin, gpu->stream);
+        if (r == CUDA_SUCCESS)
+            r = copy(from, to, bytes, gpu->stream);
+        if (r == CUDA_SUCCESS)
+            r = hr_drv.cuEventRecord(gpu->end, gpu->stream);
+        if (r == CUDA_SUCCESS)
+            r = hr_drv.cuStreamSynchronize(gpu->stream);
+        if (r == CUDA_SUCCESS)
+            r = hr_drv.cuEventElapsedTime(&ms, gpu->begin, gpu->end);
         if (best < 0 || ms * 1e6 < best)
             best = ms * 1e6;
     }
-    return best;
+    if (r == CUDA_SUCCESS)
+        return best;
+    *failure_out = r;
+    return -1;
 }
 
-/* false: the copies fail. *mbps_out stays 0 where there is too little memory to tell the rate. */
-static bool time_path(struct end *from, struct end *to, uint64_t *mbps_out, uint32_t *start_ns_out)
+/* CUDA_SUCCESS with *mbps_out still 0: there is too little memory to tell the rate. */
+static CUresult time_path(struct end *from, struct end *to, uint64_t *mbps_out, uint32_t *start_ns_out)
 {
     uint64_t bytes = LONG_BYTES, got;
     double short_ns, long_ns;
+    CUresult failure = CUDA_SUCCESS;
 
     for (;; bytes *= 2) {
         got = take_both(from, to, bytes);
         if (got == 0)
-            return true;
-        short_ns = time_copy(from, to, SHORT_BYTES);
-        long_ns = time_copy(from, to, got);
+            return CUDA_SUCCESS;
+        short_ns = time_copy(from, to, SHORT_BYTES, &failure);
+        long_ns = failure == CUDA_SUCCESS ? time_copy(from, to, got, &failure) : -1;
         give_back(from);
         give_back(to);
-        if (short_ns < 0 || long_ns < 0)
-            return false;
+        if (failure != CUDA_SUCCESS)
+            return failure;
         if (long_ns >= LONG_ENOUGH_NS || got < bytes || bytes == MOST_BYTES)
             break;
     }
     if (got <= SHORT_BYTES || long_ns <= short_ns)
-        return true;
+        return CUDA_SUCCESS;
     double bytes_per_ns = (double)(got - SHORT_BYTES) / (long_ns - short_ns);
     double start_ns = short_ns - SHORT_BYTES / bytes_per_ns;
     if (bytes_per_ns < 0.001 || bytes_per_ns > 100000)
-        return true;
+        return CUDA_SUCCESS;
     *mbps_out = (uint64_t)(bytes_per_ns * 1000 + 0.5);
     *start_ns_out = start_ns > 0 && start_ns < 1e9 ? (uint32_t)start_ns : 0;
-    return true;
+    return CUDA_SUCCESS;
 }
 
 static uint32_t word_of(uint64_t index, uint32_t seed)
@@ -184,20 +198,24 @@ static enum hr_pair_state prove(struct end *from, struct end *to, uint32_t *word
     memset(words, 0, bytes);
     if (!OK(hr_drv.cuMemcpyDtoH_v2(words, from->address, bytes)) || !holds_pattern(words, bytes, seed))
         return HR_PAIR_UNPROVEN;
-    if (!copy(from, to, bytes, from->gpu->stream) || !OK(hr_drv.cuStreamSynchronize(from->gpu->stream)))
-        return HR_PAIR_FAILS;
+    CUresult r = copy(from, to, bytes, from->gpu->stream);
+    if (r == CUDA_SUCCESS)
+        r = hr_drv.cuStreamSynchronize(from->gpu->stream);
+    if (r != CUDA_SUCCESS)
+        return state_of(r);
     memset(words, 0, bytes);
     if (!OK(hr_drv.cuCtxSetCurrent(to->gpu->context)) || !OK(hr_drv.cuMemcpyDtoH_v2(words, to->address, bytes)))
         return HR_PAIR_UNPROVEN;
     return holds_pattern(words, bytes, seed) ? HR_PAIR_GOOD : HR_PAIR_CORRUPTS;
 }
 
-static bool enable(struct gpu *from, struct gpu *to)
+static CUresult enable(struct gpu *from, struct gpu *to)
 {
-    if (!OK(hr_drv.cuCtxSetCurrent(from->context)))
-        return false;
-    CUresult r = hr_drv.cuCtxEnablePeerAccess(to->context, 0);
-    return r == CUDA_SUCCESS || r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    CUresult r = hr_drv.cuCtxSetCurrent(from->context);
+
+    if (r == CUDA_SUCCESS)
+        r = hr_drv.cuCtxEnablePeerAccess(to->context, 0);
+    return r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : r;
 }
 
 static void disable(struct gpu *from, struct gpu *to)
@@ -214,23 +232,36 @@ void hr_measure_path(const char *from, const char *to, struct hr_measured *measu
     if (!source.gpu || !target.gpu || source.gpu == target.gpu)
         return;
     /* One direction is enough for the copy engine. Few connections may be open at once, so each is closed again. */
-    bool there = enable(source.gpu, target.gpu), back = enable(target.gpu, source.gpu);
-    uint64_t bytes = there || back ? take_both(&source, &target, LONG_BYTES) : 0;
+    CUresult onward = enable(source.gpu, target.gpu), backward = enable(target.gpu, source.gpu);
+    bool there = onward == CUDA_SUCCESS, back = backward == CUDA_SUCCESS;
+    uint64_t bytes = there || back ? take_both(&source, &target, PROOF_BYTES) : 0;
     uint32_t *words = bytes ? malloc(bytes) : NULL;
     if (words)
         measured_out->state = prove(&source, &target, words, bytes);
-    else if (!there && !back)
+    else if (onward == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED && backward == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
         measured_out->state = HR_PAIR_FAILS; /* the enabling decides, not the query */
     give_back(&source);
     give_back(&target);
     free(words);
-    if (measured_out->state == HR_PAIR_GOOD &&
-        !time_path(&source, &target, &measured_out->mbps, &measured_out->start_ns))
-        measured_out->state = HR_PAIR_FAILS;
+    CUresult failure = measured_out->state == HR_PAIR_GOOD
+                           ? time_path(&source, &target, &measured_out->mbps, &measured_out->start_ns)
+                           : CUDA_SUCCESS;
+    if (failure != CUDA_SUCCESS)
+        measured_out->state = state_of(failure);
     if (there)
         disable(source.gpu, target.gpu);
     if (back)
         disable(target.gpu, source.gpu);
+}
+
+static bool works(const struct gpu *gpu)
+{
+    return gpu && OK(hr_drv.cuCtxSetCurrent(gpu->context)) && OK(hr_drv.cuCtxSynchronize());
+}
+
+bool hr_measure_go_on(const char *from, const char *to)
+{
+    return works(find_gpu(from)) && works(find_gpu(to));
 }
 
 void hr_measure_host(const char *gpu, struct hr_measured *measured_out)
@@ -241,7 +272,8 @@ void hr_measure_host(const char *gpu, struct hr_measured *measured_out)
     *measured_out = (struct hr_measured){0};
     if (!device.gpu || !OK(hr_drv.cuCtxSetCurrent(device.gpu->context)))
         return;
-    if (time_path(&device, &host, &measured_out->mbps, &start_ns) &&
-        time_path(&host, &device, &measured_out->back_mbps, &start_ns) && measured_out->mbps && measured_out->back_mbps)
+    if (OK(time_path(&device, &host, &measured_out->mbps, &start_ns)) &&
+        OK(time_path(&host, &device, &measured_out->back_mbps, &start_ns)) && measured_out->mbps &&
+        measured_out->back_mbps)
         measured_out->state = HR_PAIR_GOOD;
 }

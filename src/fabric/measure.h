@@ -20,6 +20,9 @@ bool hr_measure_prepare(const char *from, const char *to);
 /* A patterned copy from one GPU to the other, read back through the host and compared; if it is right, timed copies. */
 void hr_measure_path(const char *from, const char *to, struct hr_measured *measured_out);
 
+/* After what was measured badly: whether this process can measure anything else. An error may have spoilt a context for good. */
+bool hr_measure_go_on(const char *from, const char *to);
+
 /* Timed copies to pinned host memory and back. */
 void hr_measure_host(const char *gpu, struct hr_measured *measured_out);
 

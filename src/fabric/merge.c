@@ -55,8 +55,8 @@ static bool file_agrees(const struct hr_sources *sources, const struct hr_topolo
             hr_topology_relation(tree, i, j, relation);
             if (same_meeting(meeting, relation))
                 continue;
-            hr_log(HR_LOG_WARN, "%s: GPU %u and GPU %u are %s there and %s to NVML; PCIe is taken as NVML has it",
-                   sources->file_path, j, i, relation, meeting_names[meeting]);
+            hr_log_once(HR_LOG_WARN, "%s: GPU %u and GPU %u are %s there and %s to NVML; PCIe is taken as NVML has it",
+                        sources->file_path, j, i, relation, meeting_names[meeting]);
             return false;
         }
     }

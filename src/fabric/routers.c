@@ -38,6 +38,10 @@ struct route {
     uint16_t weight[ROUTE_PORTS];
 };
 
+struct counters {
+    uint64_t requests, bytes, forwarded_bytes, served_bytes, refused;
+};
+
 struct calls {
     uint32_t (*version)(void);
     int (*elements)(void);
@@ -45,6 +49,7 @@ struct calls {
     int (*port)(int element, int port, struct port *out);
     int (*write_ranges)(int element, const struct range *ranges, uint32_t count);
     int (*write_table)(int element, const struct route *routes, uint32_t count);
+    int (*counters)(int element, int port, struct counters *out);
     uint64_t (*epoch)(void);
 };
 
@@ -61,9 +66,9 @@ struct hr_routers {
 
 int hr_routers_open(hr_routers_symbol *symbol, void *arg, struct hr_routers **routers_out)
 {
-    static const char *const names[] = {"sg_node_version", "sg_node_elements",     "sg_node_element",
-                                        "sg_node_port",    "sg_node_write_ranges", "sg_node_write_table",
-                                        "sg_node_epoch"};
+    static const char *const names[] = {"sg_node_version",  "sg_node_elements",     "sg_node_element",
+                                        "sg_node_port",     "sg_node_write_ranges", "sg_node_write_table",
+                                        "sg_node_counters", "sg_node_epoch"};
     struct hr_routers *routers = calloc(1, sizeof *routers);
     void *found[sizeof names / sizeof *names];
 
@@ -105,6 +110,18 @@ void hr_routers_close(struct hr_routers *routers)
 uint64_t hr_routers_epoch(const struct hr_routers *routers)
 {
     return routers->calls.epoch();
+}
+
+int hr_routers_counters(const struct hr_routers *routers, uint32_t element, uint32_t port, uint64_t *bytes_out,
+                        uint64_t *forwarded_bytes_out)
+{
+    struct counters counters;
+
+    if (routers->calls.counters((int)element, (int)port, &counters) != 0)
+        return -EIO;
+    *bytes_out = counters.bytes;
+    *forwarded_bytes_out = counters.forwarded_bytes;
+    return 0;
 }
 
 static enum hr_element_kind element_kind(uint32_t kind)
@@ -339,21 +356,18 @@ static int lay_out(const struct hr_topology *topology, struct range *ranges, uin
     return rc;
 }
 
-int hr_routers_publish(struct hr_routers *routers, const struct hr_tables_options *options)
+int hr_routers_publish(struct hr_routers *routers, const struct hr_topology *topology,
+                       const struct hr_tables_options *options)
 {
-    struct hr_topology *topology = NULL;
     struct hr_tables *tables = NULL;
     struct hr_graph *graph = NULL;
     struct range *ranges = NULL;
     uint32_t count = 0;
-    int rc = hr_routers_read(routers, &topology);
 
-    if (rc != 0)
-        return rc;
     /* Only links of their own: over PCIe the hardware finds its way by itself. */
     graph = hr_graph_compile(topology, HR_LINKS_FABRIC);
     ranges = calloc(topology->gpu_count + 1, sizeof *ranges);
-    rc = graph && ranges ? hr_tables_compute(graph, options, &tables) : -ENOMEM;
+    int rc = graph && ranges ? hr_tables_compute(graph, options, &tables) : -ENOMEM;
     if (rc == 0)
         rc = lay_out(topology, ranges, &count);
     if (rc == 0)
@@ -361,6 +375,5 @@ int hr_routers_publish(struct hr_routers *routers, const struct hr_tables_option
     free(ranges);
     hr_tables_destroy(tables);
     hr_graph_destroy(graph);
-    hr_topology_destroy(topology);
     return rc;
 }

@@ -25,11 +25,16 @@ void hr_routers_close(struct hr_routers *routers);
 int hr_routers_read(const struct hr_routers *routers, struct hr_topology **topology_out);
 
 /*
- * Lays out all cards' memory as ranges, computes tables for the links that are up now and writes both into every router that has an answer to
- * give. Requests under way use the old or the new answer at each hop, and are given them in an order in which none goes in circles; this object
- * must have written what the routers have. -ENOMEM, -EIO: some routers may have the new ones.
+ * Lays out all cards' memory as ranges, computes tables for the links that are up in `topology`, which hr_routers_read made, and writes both into
+ * every router that has an answer to give. Requests under way use the old or the new answer at each hop, and are given them in an order in which
+ * none goes in circles; this object must have written what the routers have. -ENOMEM, -EIO: some routers may have the new ones.
  */
-int hr_routers_publish(struct hr_routers *routers, const struct hr_tables_options *options);
+int hr_routers_publish(struct hr_routers *routers, const struct hr_topology *topology,
+                       const struct hr_tables_options *options);
+
+/* What left an element by a port so far: all of it, and of that what came from others. -EIO: no such port. */
+int hr_routers_counters(const struct hr_routers *routers, uint32_t element, uint32_t port, uint64_t *bytes_out,
+                        uint64_t *forwarded_bytes_out);
 
 /* Rises with every link that goes down or comes back. */
 uint64_t hr_routers_epoch(const struct hr_routers *routers);

@@ -344,20 +344,26 @@ static void close_untried(struct run *run)
                run->hangs);
 }
 
+static void name_if_bad(struct hr_discovery *discovery, uint32_t from, uint32_t to)
+{
+    struct hr_pair *pair = &discovery->pair[from * discovery->gpus + to];
+    struct hr_pair *back = &discovery->pair[to * discovery->gpus + from];
+
+    if (pair->state <= HR_PAIR_GOOD || pair->named)
+        return;
+    bool both = back->state == pair->state && !back->named;
+    pair->named = true;
+    back->named = back->named || both;
+    hr_log(HR_LOG_WARN, "GPU %u %s GPU %u (%s, %s): %s, whatever the driver says; another way is used", from,
+           both ? "and" : "to", to, discovery->gpu[from].bus_id, discovery->gpu[to].bus_id,
+           hr_pair_complaint((enum hr_pair_state)pair->state));
+}
+
 static void name_bad_pairs(struct hr_discovery *discovery)
 {
-    for (uint32_t i = 0; i < discovery->gpus * discovery->gpus; i++) {
-        struct hr_pair *pair = &discovery->pair[i];
-        uint32_t from = i / discovery->gpus, to = i % discovery->gpus;
-        if (pair->state <= HR_PAIR_GOOD || pair->named)
-            continue;
-        struct hr_pair *back = &discovery->pair[to * discovery->gpus + from];
-        bool both = back->state == pair->state && !back->named;
-        pair->named = true;
-        back->named = back->named || both;
-        hr_log(HR_LOG_WARN, "GPU %u %s GPU %u (%s, %s): %s, whatever the driver says; another way is used", from,
-               both ? "and" : "to", to, discovery->gpu[from].bus_id, discovery->gpu[to].bus_id,
-               hr_pair_complaint((enum hr_pair_state)pair->state));
+    for (uint32_t from = 0; from < discovery->gpus; from++) {
+        for (uint32_t to = 0; to < discovery->gpus; to++)
+            name_if_bad(discovery, from, to);
     }
 }
 

@@ -6,8 +6,11 @@
 #include "base/log.h"
 #include "policy/policy.h"
 #include "residency/context.h"
+#include "residency/fixed.h"
+#include "residency/lend.h"
 #include "residency/move.h"
 #include "residency/peers.h"
+#include "residency/transfer.h"
 #include "tier/tier.h"
 
 /*
@@ -83,8 +86,13 @@ static enum hr_touch touch_refs(struct hr_extent *e, uint64_t now, int user, uns
 
 static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_t now, int user, unsigned depth)
 {
-    if (__builtin_expect(user >= 0 && user != e->gpu, 0) && hr_peers_meet_in_vram((unsigned)user, e->gpu))
-        atomic_store_explicit(&e->stays, 1, memory_order_relaxed);
+    if (__builtin_expect(user >= 0 && user != e->gpu, 0)) {
+        if (hr_peers_meet_in_vram((unsigned)user, e->gpu))
+            atomic_store_explicit(&e->stays, 1, memory_order_relaxed);
+        if (hr_fixed_is_barred((unsigned)user, e->gpu) &&
+            !(atomic_load_explicit(&e->shared_with, memory_order_acquire) >> user & 1))
+            return HR_TOUCH_MISSING;
+    }
     if (e->chunk_count > 1)
         hr_space_learn_start(e, word);
     bool split = atomic_load_explicit(&e->has_starts, memory_order_relaxed);
@@ -190,7 +198,10 @@ static CUresult back_chunks_locked(struct hr_extent *e, uint32_t first, uint32_t
         uint32_t n = 1;
         while (i + n < end && !hr_space.chunks[i + n].phys)
             n++;
-        uint32_t done = hr_back_fresh_locked(e, i, n, &hr_tier_vram, &error);
+        bool vram = !hr_fixed_sharers(e);
+        uint32_t done = vram ? hr_back_fresh_locked(e, i, n, &hr_tier_vram, &error) : 0;
+        if (vram && done < n && hr_lend_call_in_locked(e->gpu, n - done, 0) > 0)
+            done += hr_back_fresh_locked(e, i + done, n - done, &hr_tier_vram, &error);
         if (done < n)
             done += hr_back_fresh_locked(e, i + done, n - done, &hr_tier_host, &error);
         if (done < n)
@@ -210,6 +221,8 @@ static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t
     if (r != CUDA_SUCCESS)
         return r;
     hr_tier_host_mappable(e->gpu);
+    if (hr_tier_vram.available_chunks(e->gpu) < end - first)
+        hr_transfer_trim(e->gpu); /* what passes through has no right to stay when the GPU needs its memory */
     hr_mutex_lock(&hr_move_lock);
     r = back_chunks_locked(e, first, end);
     hr_mutex_unlock(&hr_move_lock);
@@ -249,10 +262,12 @@ size_t hr_access_piece(CUdeviceptr address, size_t bytes, CUdeviceptr *use_out, 
         return in_chunk < bytes ? in_chunk : bytes;
     }
     uint8_t state = atomic_load_explicit(&c->state, memory_order_relaxed);
+    const struct hr_phys *phys = c->phys; /* as long as the submission lasts */
     size_t length = in_chunk;
     while (length < bytes) {
         c++;
-        if (atomic_load_explicit(&c->state, memory_order_relaxed) != state || !atomic_load(&c->mapped))
+        if (atomic_load_explicit(&c->state, memory_order_relaxed) != state || !atomic_load(&c->mapped) ||
+            (phys && c->phys && (phys->tier != c->phys->tier || phys->gpu != c->phys->gpu)))
             break;
         length += hr_chunk_bytes();
     }
@@ -330,6 +345,7 @@ bool hr_access_pending(void)
 static CUresult back_stack(struct hr_thread *t)
 {
     CUresult first = CUDA_SUCCESS;
+    struct hr_room_wait wait = {0}; /* one for all of them */
     struct hr_extent *e = atomic_exchange(&pending, NULL);
     while (e) {
         struct hr_extent *next = e->next_pending;
@@ -337,7 +353,7 @@ static CUresult back_stack(struct hr_thread *t)
         atomic_store(&e->is_pending, 0);
         if (atomic_load(&e->live) && atomic_load(&e->not_accessible) > 0)
             r = hr_access_map_extent(t, e);
-        for (struct hr_room_wait wait = {0}; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, e->gpu, &wait);)
+        while (r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, e->gpu, &wait))
             r = hr_access_map_extent(t, e);
         if (r == CUDA_ERROR_INVALID_VALUE) /* freed by another thread meanwhile: nothing of it need be backed */
             r = CUDA_SUCCESS;

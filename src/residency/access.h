@@ -31,6 +31,7 @@ struct hr_piece {
 struct hr_working_set {
     unsigned count;
     bool everything; /* every live allocation has to be mapped */
+    int user;        /* as for hr_access_touch */
     uint64_t now;
     struct hr_piece piece[HR_WORKING_SET_MOST];
 };
@@ -78,14 +79,18 @@ CUresult hr_access_back_all(struct hr_thread *t);
 
 /* --- pressure ------------------------------------------------------------------------------------------------------ */
 
-struct hr_room_wait { /* zeroed: not begun */
+/* All but charge_bytes is zero at first. */
+struct hr_room_wait {
+    size_t charge_bytes; /* what an allocation asks the ledger for; 0: it has been charged */
     uint64_t since_ns;
+    uint64_t released; /* what had come back before the last try; nobody knows of the first one */
     unsigned tries;
 };
 /*
  * After a call found no memory on a GPU, before it fails: waits until something of what was freed comes back, first there and then on
- * the others (host memory is shared), ever more firmly. Whether to try again: not once nothing waits for work in flight any more,
- * or a minute has passed. Locks: hold none, and no submission.
+ * the others (host memory is shared), ever more firmly. Whether to try again: not where nothing that waits for work in flight can
+ * help and nothing came back since before the last try, nor once a minute has passed. One wait may serve several calls, which then
+ * share that minute. Locks: hold none, and no submission.
  */
 bool hr_access_make_room(struct hr_thread *t, unsigned gpu, struct hr_room_wait *wait);
 /* Moves up to `bytes` of a GPU's VRAM out and returns the chunks to the driver: for calls that need VRAM of their own. */

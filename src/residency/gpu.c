@@ -4,6 +4,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "policy/policy.h"
+#include "residency/fixed.h"
 #include "shim/refuse.h"
 #include "space/budget.h"
 #include "space/ledger.h"
@@ -185,6 +186,7 @@ CUresult hr_gpu_start(void)
         gpus[i].overhead_bytes = assumed_overhead_bytes(&gpus[i]);
     }
     gpu_count = (unsigned)count;
+    hr_fixed_start();
     if (granularity == 0 || (granularity & (granularity - 1)))
         return CUDA_ERROR_NOT_SUPPORTED;
     return start_space((unsigned)__builtin_ctzll(granularity), hr_budget_host_bytes() / granularity * granularity);

@@ -3,8 +3,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "residency/context.h"
+#include "residency/fixed.h"
 #include "residency/gpu.h"
 #include "residency/hidden.h"
+#include "residency/lend.h"
 #include "residency/peers.h"
 #include "shim/gate.h"
 #include "stats/stats.h"
@@ -49,22 +51,46 @@ bool hr_move_rest(uint64_t gpu_mask, uint64_t span_ns)
 
 /* --- mapping ------------------------------------------------------------------------------------------------------ */
 
-/* All grants of the window at once: an unmapping takes them all away. */
-static CUresult grant(unsigned gpu, CUdeviceptr address, size_t bytes) HR_REQUIRES(hr_move_lock)
+/* GPUs that are granted more of the window than they reach: what lies in host memory of what they share. */
+static uint64_t sharers_of(const struct hr_chunk *c, const struct hr_phys *phys)
 {
-    CUmemAccessDesc desc[HR_MAX_GPUS];
-    return hr_drv.cuMemSetAccess(address, bytes, desc, hr_peers_access_locked(gpu, desc));
+    const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
+    return phys->tier == HR_TIER_HOST ? hr_fixed_sharers(e) : 0;
+}
+
+/* All grants at once: an unmapping takes them all away. */
+static CUresult grant(unsigned gpu, CUdeviceptr address, size_t bytes, uint64_t sharers) HR_REQUIRES(hr_move_lock)
+{
+    CUmemAccessDesc desc[2 * HR_MAX_GPUS];
+    size_t n = hr_peers_access_locked(gpu, desc);
+    for (unsigned g = 0; sharers >> g; g++)
+        if (sharers >> g & 1)
+            desc[n++] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hr_gpu_device(g)},
+                                          .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return hr_drv.cuMemSetAccess(address, bytes, desc, n);
+}
+
+static uint8_t state_of(const struct hr_phys *phys, bool mapped)
+{
+    if (!phys)
+        return HR_CHUNK_RESERVED;
+    if (phys->tier == HR_TIER_VRAM && mapped)
+        return HR_CHUNK_RESIDENT;
+    return phys->tier == HR_TIER_PEER ? HR_CHUNK_PEER : HR_CHUNK_HOST;
 }
 
 /* Bookkeeping of a chunk whose backing or mapping changed; the only writer of these fields. */
 static void set_chunk(struct hr_extent *e, struct hr_chunk *c, struct hr_phys *phys, bool mapped)
+    HR_REQUIRES(hr_move_lock)
 {
     bool was_resident = atomic_load(&c->state) == HR_CHUNK_RESIDENT || atomic_load(&c->state) == HR_CHUNK_MOVING_OUT;
     bool was_mapped = atomic_load(&c->mapped);
-    bool resident = phys && phys->tier == HR_TIER_VRAM && mapped;
+    bool resident = state_of(phys, mapped) == HR_CHUNK_RESIDENT;
+    if (c->phys != phys)
+        hr_lend_note_locked(c, c->phys, phys);
     c->phys = phys;
     atomic_store(&c->mapped, mapped);
-    atomic_store(&c->state, !phys ? HR_CHUNK_RESERVED : resident ? HR_CHUNK_RESIDENT : HR_CHUNK_HOST);
+    atomic_store(&c->state, state_of(phys, mapped));
     if (was_resident != resident)
         atomic_fetch_add(&e->not_resident, resident ? UINT32_MAX : 1);
     if (was_mapped != mapped)
@@ -89,13 +115,23 @@ static CUresult mover_stream(struct hr_context *context)
     return context->mover ? CUDA_SUCCESS : hr_drv.cuStreamCreate(&context->mover, CU_STREAM_NON_BLOCKING);
 }
 
+/*
+ * Where a move's bytes are copied: all of a batch, on the mover's stream of the window's own GPU, whose copies reach every alias that
+ * takes part (hr_tier_reach). Waited for by the caller.
+ */
+static CUresult copy_chunks(struct hr_context *context, const struct hr_move *moves, unsigned count)
+{
+    CUresult r = mover_stream(context);
+    for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++)
+        r = hr_drv.cuMemcpyAsync(moves[i].to->alias, moves[i].chunk->phys->alias, hr_chunk_bytes(), context->mover);
+    return r;
+}
+
 static CUresult copy_all(struct hr_context *context, const struct hr_move *moves, unsigned count)
 {
     struct hr_thread *t = hr_thread_self();
     uint64_t start_ns = hr_clock_ns();
-    CUresult r = mover_stream(context);
-    for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++)
-        r = hr_drv.cuMemcpyAsync(moves[i].to->alias, moves[i].chunk->phys->alias, hr_chunk_bytes(), context->mover);
+    CUresult r = copy_chunks(context, moves, count);
     CUresult done = context->mover ? hr_drv.cuStreamSynchronize(context->mover) : r;
     hr_stat_add(t, HR_STAT_stall_copy_ns, hr_clock_ns() - start_ns);
     return r != CUDA_SUCCESS ? r : done;
@@ -116,7 +152,7 @@ static void restore_run(unsigned gpu, struct hr_move *moves, unsigned n, unsigne
         for (int attempt = 0; attempt < 3 && old->handle && !mapped; attempt++) {
             if (map_one(c, old) != CUDA_SUCCESS)
                 continue;
-            mapped = grant(gpu, hr_chunk_address(c), hr_chunk_bytes()) == CUDA_SUCCESS;
+            mapped = grant(gpu, hr_chunk_address(c), hr_chunk_bytes(), sharers_of(c, old)) == CUDA_SUCCESS;
             if (!mapped)
                 hr_drv.cuMemUnmap(hr_chunk_address(c), hr_chunk_bytes());
         }
@@ -157,7 +193,8 @@ static CUresult swap_run(unsigned gpu, struct hr_move *moves, unsigned n) HR_REQ
             break;
     }
     if (r == CUDA_SUCCESS && moves[0].to->handle)
-        r = grant(gpu, hr_chunk_address(moves[0].chunk), (size_t)n << hr_space.chunk_shift);
+        r = grant(gpu, hr_chunk_address(moves[0].chunk), (size_t)n << hr_space.chunk_shift,
+                  sharers_of(moves[0].chunk, moves[0].to));
     if (r != CUDA_SUCCESS) {
         /* Only what was really unmapped has lost its mapping. */
         for (unsigned i = 0; i < n; i++) {
@@ -189,7 +226,8 @@ static enum hr_moved swap_all(unsigned gpu, struct hr_move *moves, unsigned coun
     enum hr_moved result = HR_MOVED;
     for (unsigned i = 0; i < count;) {
         unsigned k = i + 1;
-        while (k < count && moves[k].chunk == moves[k - 1].chunk + 1 && !moves[k].to->handle == !moves[i].to->handle)
+        while (k < count && moves[k].chunk == moves[k - 1].chunk + 1 && !moves[k].to->handle == !moves[i].to->handle &&
+               sharers_of(moves[k].chunk, moves[k].to) == sharers_of(moves[i].chunk, moves[i].to))
             k++;
         if (swap_run(gpu, &moves[i], k - i) != CUDA_SUCCESS)
             result = HR_MOVE_FAILED;
@@ -209,7 +247,7 @@ static void mark_moving(struct hr_move *moves, unsigned count, bool moving)
         if (moving)
             atomic_store(&c->state, state == HR_CHUNK_RESIDENT ? HR_CHUNK_MOVING_OUT : HR_CHUNK_MOVING_IN);
         else if (state == HR_CHUNK_MOVING_OUT || state == HR_CHUNK_MOVING_IN)
-            atomic_store(&c->state, state == HR_CHUNK_MOVING_OUT ? HR_CHUNK_RESIDENT : HR_CHUNK_HOST);
+            atomic_store(&c->state, state_of(c->phys, atomic_load(&c->mapped) != 0));
     }
 }
 
@@ -255,21 +293,42 @@ static void count_site_moved(uint16_t site, size_t bytes)
     hr_site_moved_out(hr_site_numbered(site), bytes);
 }
 
-static void count_moved(struct hr_move *moves, unsigned count, bool out)
+/* Where chunks have been, before their batch changes that. */
+struct origins {
+    uint8_t tier[HR_MOVE_MAX], gpu[HR_MOVE_MAX];
+};
+static void note_origins(const struct hr_move *moves, unsigned count, struct origins *from_out)
+{
+    for (unsigned i = 0; i < count; i++) {
+        from_out->tier[i] = moves[i].chunk->phys->tier;
+        from_out->gpu[i] = moves[i].chunk->phys->gpu;
+    }
+}
+
+static void count_moved(const struct hr_move *moves, unsigned count, const struct origins *from, bool out)
 {
     struct hr_thread *t = hr_thread_self();
-    uint64_t bytes = 0;
     for (unsigned i = 0; i < count; i++) {
-        if ((atomic_load(&moves[i].chunk->state) == HR_CHUNK_RESIDENT) == out)
-            continue; /* this one was undone */
-        bytes += hr_chunk_bytes();
-        struct hr_extent *e = extent_of(moves[i].chunk);
-        if (out && atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB)
+        const struct hr_chunk *c = moves[i].chunk;
+        struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
+        if (c->phys != moves[i].to) /* this one was undone */
+            continue;
+        bool left = from->tier[i] == HR_TIER_VRAM, to_peer = moves[i].to->tier == HR_TIER_PEER;
+        if (from->tier[i] != HR_TIER_HOST && moves[i].to->tier != HR_TIER_HOST)
+            hr_stats_sent(from->gpu[i], moves[i].to->gpu, HR_SENT_DIRECT, hr_chunk_bytes());
+        if (moves[i].to->tier == HR_TIER_VRAM)
+            hr_stat_add(t, HR_STAT_moved_in_bytes, hr_chunk_bytes());
+        else if (left)
+            hr_stat_add(t, HR_STAT_moved_out_bytes, hr_chunk_bytes());
+        if (from->tier[i] == HR_TIER_PEER)
+            hr_stat_add(t, out ? HR_STAT_called_in_bytes : HR_STAT_lent_in_bytes, hr_chunk_bytes());
+        else if (to_peer)
+            hr_stat_add(t, HR_STAT_lent_out_bytes, hr_chunk_bytes());
+        if (left && atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB)
             hr_space_each_site(e, count_site_moved);
-        else if (out)
+        else if (left)
             hr_site_moved_out(atomic_load_explicit(&e->site, memory_order_relaxed), hr_chunk_bytes());
     }
-    hr_stat_add(t, out ? HR_STAT_moved_out_bytes : HR_STAT_moved_in_bytes, bytes);
     hr_stat_add(t, out ? HR_STAT_moves_out : HR_STAT_moves_in, 1);
 }
 
@@ -285,6 +344,8 @@ enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned
         return abandon(moves, count, HR_MOVE_FAILED);
     qsort(moves, count, sizeof *moves, by_address);
     mark_moving(moves, count, true);
+    struct origins from;
+    note_origins(moves, count, &from);
 
     uint64_t entered = 0;
     bool copied = copy_early(context, moves, count, &entered);
@@ -299,7 +360,7 @@ enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned
             result = swap_all(gpu, moves, count);
             hr_gate_open();
             mark_moving(moves, count, false);
-            count_moved(moves, count, out);
+            count_moved(moves, count, &from, out);
             if (result == HR_MOVE_FAILED)
                 hr_stat_add(hr_thread_self(), HR_STAT_moves_failed, 1);
             hr_context_leave(pushed);
@@ -341,7 +402,9 @@ static uint32_t back_some(struct hr_extent *e, uint32_t first_chunk, uint32_t co
     struct hr_chunk *c = &hr_space.chunks[first_chunk];
     uint32_t n = map_fresh(e, first_chunk, count, tier, taken, error_out);
     bool mappable = n > 0 && taken[0]->handle != 0;
-    CUresult r = mappable ? grant(e->gpu, hr_chunk_address(c), (size_t)n << hr_space.chunk_shift) : CUDA_SUCCESS;
+    CUresult r = mappable
+                     ? grant(e->gpu, hr_chunk_address(c), (size_t)n << hr_space.chunk_shift, sharers_of(c, taken[0]))
+                     : CUDA_SUCCESS;
     if (r != CUDA_SUCCESS) {
         *error_out = r;
         for (uint32_t i = 0; i < n; i++) {
@@ -386,7 +449,7 @@ CUresult hr_map_again_locked(struct hr_chunk *c)
     CUresult r = map_one(c, c->phys);
     if (r != CUDA_SUCCESS)
         return r;
-    r = grant(e->gpu, hr_chunk_address(c), hr_chunk_bytes());
+    r = grant(e->gpu, hr_chunk_address(c), hr_chunk_bytes(), sharers_of(c, c->phys));
     if (r != CUDA_SUCCESS) {
         hr_drv.cuMemUnmap(hr_chunk_address(c), hr_chunk_bytes());
         return r;

@@ -2,9 +2,14 @@
 
 #include "base/log.h"
 #include "residency/context.h"
+#include "residency/fixed.h"
 #include "residency/gpu.h"
+#include "residency/lend.h"
 
 #include <stdlib.h>
+
+#define FIRST_SPAN_NS UINT64_C(2000000) /* for which the gate stays closed where memory has to move before a grant */
+#define ATTEMPTS_MOST 12                /* twice as long each time, 8 s the last */
 
 /* Peer access is between contexts, a grant between devices: it lasts while any pair of contexts of the two asks for it. */
 struct pair {
@@ -37,6 +42,11 @@ size_t hr_peers_access_locked(unsigned owner, CUmemAccessDesc *desc_out)
     return n;
 }
 
+uint64_t hr_peers_granted(unsigned owner)
+{
+    return atomic_load_explicit(&granted[owner], memory_order_relaxed);
+}
+
 bool hr_peers_reach(unsigned user, unsigned owner)
 {
     return user == owner || (atomic_load_explicit(&granted[owner], memory_order_relaxed) >> user & 1);
@@ -61,7 +71,7 @@ bool hr_peers_meet_in_vram(unsigned user, unsigned owner)
 
 bool hr_peers_matter(void)
 {
-    return atomic_load_explicit(&any_atomics, memory_order_relaxed);
+    return atomic_load_explicit(&any_atomics, memory_order_relaxed) || hr_fixed_any_barred();
 }
 
 static void ask_for_atomics(unsigned user, unsigned owner)
@@ -134,9 +144,15 @@ CUresult hr_peers_enabled(CUcontext owner)
     if (!pair)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *pair = (struct pair){mine->handle, owner, mine->gpu, theirs->gpu, NULL};
-    hr_mutex_lock(&hr_move_lock);
-    CUresult r = add_locked(pair);
-    hr_mutex_unlock(&hr_move_lock);
+    CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+    bool reachable = false;
+    for (unsigned attempt = 0; attempt < ATTEMPTS_MOST && !reachable; attempt++) {
+        hr_mutex_lock(&hr_move_lock);
+        reachable = hr_lend_make_reachable_locked(theirs->gpu, mine->gpu, FIRST_SPAN_NS << attempt);
+        if (reachable)
+            r = add_locked(pair);
+        hr_mutex_unlock(&hr_move_lock);
+    }
     if (r != CUDA_SUCCESS) {
         hr_log(HR_LOG_ERROR, "GPU %u could not be granted the memory of GPU %u: driver error %d", pair->user_gpu,
                pair->owner_gpu, (int)r);

@@ -18,6 +18,8 @@
  * HR_MAX_GPUS. */
 size_t hr_peers_access_locked(unsigned owner, CUmemAccessDesc *desc_out) HR_REQUIRES(hr_move_lock);
 
+/* The other GPUs (a bit each) that the job lets reach window memory of this one. No lock. */
+uint64_t hr_peers_granted(unsigned owner);
 /* Whether work of GPU `user` may name window memory of GPU `owner`. No lock. */
 bool hr_peers_reach(unsigned user, unsigned owner);
 
@@ -32,7 +34,8 @@ void hr_peers_note_use(unsigned user, unsigned owner);
 /*
  * Where two GPUs have atomics on each other's memory but not on host memory, what both use must not be moved out: a job may
  * rely on them. hr_peers_meet_in_vram: whether that is so for these two, and the one was granted the other's memory.
- * hr_peers_matter: whether it is so for any. No lock.
+ * hr_peers_matter: whether it matters for any two which GPU a launch is of, for this or because there is no way between
+ * them (fixed.h). No lock.
  */
 bool hr_peers_meet_in_vram(unsigned user, unsigned owner);
 bool hr_peers_matter(void);

@@ -2,9 +2,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "policy/policy.h"
 #include "residency/context.h"
+#include "residency/evict.h"
+#include "residency/fixed.h"
 #include "residency/gpu.h"
+#include "residency/lend.h"
 #include "residency/move.h"
 #include "residency/peers.h"
 #include "residency/quarantine.h"
@@ -74,14 +76,29 @@ static uint64_t urgent_span_ns(uint64_t waited_ns)
     return span_ns < URGENT_SPAN_MOST_NS ? span_ns : URGENT_SPAN_MOST_NS;
 }
 
+static bool freed_memory_can_help(unsigned gpu, size_t charge_bytes)
+{
+    if (!hr_quarantine_any())
+        return false;
+    size_t free_bytes = hr_gpu_free_bytes(gpu);
+    return charge_bytes <= hr_gpu_total_bytes(gpu) && charge_bytes <= free_bytes + hr_quarantine_bytes();
+}
+
 bool hr_access_make_room(struct hr_thread *t, unsigned gpu, struct hr_room_wait *wait)
 {
     uint64_t now_ns = hr_clock_ns();
-    if (wait->since_ns == 0)
+    bool first = wait->since_ns == 0;
+    if (first)
         wait->since_ns = now_ns;
     uint64_t waited_ns = now_ns - wait->since_ns;
-    if (!hr_quarantine_any() || waited_ns > LAST_WAIT_NS)
+    bool can_help = freed_memory_can_help(gpu, wait->charge_bytes);
+    uint64_t released = hr_quarantine_released(); /* last: it tells of what came back while the others were asked */
+    bool came_back = first || released != wait->released;
+    wait->released = released;
+    if (waited_ns > LAST_WAIT_NS)
         return false;
+    if (!can_help)
+        return came_back;
     unsigned others = hr_space.gpu_count - 1, n = wait->tries++;
     if (others > 0 && n % 2 == 1)
         gpu = (gpu + 1 + n / 2 % others) % hr_space.gpu_count;
@@ -94,117 +111,6 @@ bool hr_access_make_room(struct hr_thread *t, unsigned gpu, struct hr_room_wait 
     return true;
 }
 
-/* --- moves out ---------------------------------------------------------------------------------------------------- */
-
-static struct hr_policy_run *runs; /* guarded by hr_move_lock */
-static size_t runs_capacity;       /* guarded by hr_move_lock */
-
-static bool may_leave(const struct hr_chunk *c)
-{
-    const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
-    return atomic_load_explicit(&c->state, memory_order_relaxed) == HR_CHUNK_RESIDENT && e && atomic_load(&e->live) &&
-           atomic_load_explicit(&c->pins, memory_order_relaxed) == 0 &&
-           /* Where host memory cannot be mapped no kernel uses it there. */
-           (!atomic_load_explicit(&e->stays, memory_order_relaxed) || !hr_tier_host_mappable(e->gpu));
-}
-
-static uint64_t last_use_of(const struct hr_chunk *c)
-{
-    const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
-    return atomic_load_explicit(
-        atomic_load_explicit(&e->has_starts, memory_order_relaxed) ? &c->last_use : &e->last_use, memory_order_relaxed);
-}
-
-static bool add_run(size_t *count, struct hr_policy_run run)
-{
-    if (*count == runs_capacity) {
-        size_t capacity = runs_capacity ? runs_capacity * 2 : 1024;
-        struct hr_policy_run *grown = realloc(runs, capacity * sizeof *grown);
-        if (!grown)
-            return false;
-        runs = grown;
-        runs_capacity = capacity;
-    }
-    runs[(*count)++] = run;
-    return true;
-}
-
-/* Lists what could leave a GPU's VRAM, in runs of adjacent chunks of one allocation. */
-static size_t list_runs_locked(unsigned gpu)
-{
-    uint32_t most = hr_policy_run_chunks(hr_chunk_bytes(), hr_tier_vram_limit(gpu));
-    uint32_t first = hr_space.window[gpu].first_chunk, end = first + hr_space.window[gpu].chunk_count;
-    size_t count = 0, left = hr_tier_vram.in_use_chunks(gpu);
-    for (uint32_t i = first; i < end && left > 0; i++) {
-        struct hr_chunk *c = &hr_space.chunks[i];
-        if (atomic_load_explicit(&c->state, memory_order_relaxed) != HR_CHUNK_RESIDENT)
-            continue;
-        left--;
-        if (!may_leave(c))
-            continue;
-        uint64_t use = last_use_of(c);
-        struct hr_policy_run *last = count > 0 ? &runs[count - 1] : NULL;
-        if (last && last->first_chunk + last->chunk_count == i && last->chunk_count < most &&
-            atomic_load(&hr_space.chunks[last->first_chunk].extent) == atomic_load(&c->extent)) {
-            last->chunk_count++;
-            if (use > last->last_use)
-                last->last_use = use;
-        } else if (!add_run(&count, (struct hr_policy_run){i, 1, use})) {
-            break;
-        }
-    }
-    return count;
-}
-
-/* Sends chunks to host memory, as far as it has room; how many left. span_ns as for hr_move_batch_locked, here and below. */
-static size_t send_out_locked(unsigned gpu, struct hr_chunk *const *chunks, size_t count, uint64_t span_ns)
-    HR_REQUIRES(hr_move_lock)
-{
-    struct hr_move moves[HR_MOVE_MAX];
-    size_t left = 0;
-    for (size_t at = 0; at < count;) {
-        unsigned n = 0;
-        while (n < HR_MOVE_MAX && at < count) {
-            moves[n].chunk = chunks[at];
-            if (hr_tier_host.take(gpu, &moves[n].to) != CUDA_SUCCESS)
-                break;
-            n++;
-            at++;
-        }
-        if (n == 0)
-            break;
-        size_t before = hr_tier_vram.in_use_chunks(gpu);
-        enum hr_moved moved = hr_move_batch_locked(gpu, moves, n, span_ns);
-        size_t after = hr_tier_vram.in_use_chunks(gpu);
-        left += before > after ? before - after : 0;
-        if (moved != HR_MOVED)
-            break;
-    }
-    return left;
-}
-
-/* Moves at least `need` chunks out if the policy finds that many; how many left. */
-static size_t evict_locked(unsigned gpu, size_t need, uint64_t span_ns) HR_REQUIRES(hr_move_lock)
-{
-    size_t listed = list_runs_locked(gpu);
-    size_t chosen = hr_policy_pick_victims(runs, listed, need), count = 0, left = 0;
-    struct hr_chunk *chunks[HR_MOVE_MAX * 4];
-    const size_t most = sizeof chunks / sizeof *chunks;
-    for (size_t r = 0; r < chosen && left < need; r++) {
-        for (uint32_t k = 0; k < runs[r].chunk_count; k++) {
-            chunks[count++] = &hr_space.chunks[runs[r].first_chunk + k];
-            if (count < most && (r + 1 < chosen || k + 1 < runs[r].chunk_count))
-                continue;
-            size_t gone = send_out_locked(gpu, chunks, count, span_ns);
-            left += gone;
-            if (gone < count)
-                return left;
-            count = 0;
-        }
-    }
-    return left;
-}
-
 /* --- moves in ----------------------------------------------------------------------------------------------------- */
 
 /* Backs RESERVED chunks of the named pieces with free VRAM. */
@@ -212,7 +118,8 @@ static CUresult fresh_vram_locked(struct hr_working_set *set, unsigned gpu) HR_R
 {
     for (unsigned p = 0; p < set->count; p++) {
         struct hr_piece *piece = &set->piece[p];
-        for (uint32_t i = piece->first_chunk; piece->extent->gpu == gpu && i < piece->end_chunk;) {
+        bool wanted = piece->extent->gpu == gpu && !hr_fixed_sharers(piece->extent);
+        for (uint32_t i = piece->first_chunk; wanted && i < piece->end_chunk;) {
             uint32_t n = 0;
             while (i + n < piece->end_chunk && !hr_space.chunks[i + n].phys)
                 n++;
@@ -228,31 +135,34 @@ static CUresult fresh_vram_locked(struct hr_working_set *set, unsigned gpu) HR_R
     return CUDA_SUCCESS;
 }
 
-/* Chunks of the named pieces that are not in local VRAM; duplicates count twice. */
+/* Chunks of the named pieces that are not in local VRAM and could be; duplicates count twice. */
 static size_t count_missing(const struct hr_working_set *set, unsigned gpu)
 {
     size_t missing = 0;
-    for (unsigned p = 0; p < set->count; p++)
-        for (uint32_t i = set->piece[p].first_chunk; set->piece[p].extent->gpu == gpu && i < set->piece[p].end_chunk;
-             i++)
+    for (unsigned p = 0; p < set->count; p++) {
+        const struct hr_piece *piece = &set->piece[p];
+        bool counts = piece->extent->gpu == gpu && !hr_fixed_is(piece->extent);
+        for (uint32_t i = piece->first_chunk; counts && i < piece->end_chunk; i++)
             missing += atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) != HR_CHUNK_RESIDENT;
+    }
     return missing;
 }
 
-/* Brings chunks of the named pieces from host memory into free VRAM. */
+/* Brings chunks of the named pieces from other tiers into free VRAM. */
 static void bring_in_locked(struct hr_working_set *set, unsigned gpu, uint64_t span_ns) HR_REQUIRES(hr_move_lock)
 {
     struct hr_move moves[HR_MOVE_MAX];
     unsigned n = 0;
     bool room = true;
     for (unsigned p = 0; p < set->count && room; p++) {
-        for (uint32_t i = set->piece[p].first_chunk; set->piece[p].extent->gpu == gpu && i < set->piece[p].end_chunk;
-             i++) {
+        bool wanted = set->piece[p].extent->gpu == gpu && !hr_fixed_is(set->piece[p].extent);
+        for (uint32_t i = set->piece[p].first_chunk; wanted && i < set->piece[p].end_chunk; i++) {
             struct hr_chunk *c = &hr_space.chunks[i];
             bool listed = false; /* pieces may overlap */
             for (unsigned k = 0; k < n && !listed; k++)
                 listed = moves[k].chunk == c;
-            if (listed || atomic_load(&c->state) != HR_CHUNK_HOST)
+            uint8_t state = atomic_load(&c->state);
+            if (listed || (state != HR_CHUNK_HOST && state != HR_CHUNK_PEER))
                 continue;
             moves[n].chunk = c;
             if (hr_tier_vram.take(gpu, &moves[n].to) != CUDA_SUCCESS) {
@@ -277,22 +187,24 @@ static CUresult exchange_locked(struct hr_working_set *set, unsigned gpu, uint64
         return r;
     size_t missing = count_missing(set, gpu), room = hr_tier_vram.available_chunks(gpu);
     if (missing > room)
-        evict_locked(gpu, missing - room, span_ns);
+        room += hr_lend_call_in_locked(gpu, missing - room, span_ns);
+    if (missing > room)
+        hr_evict_locked(gpu, missing - room, span_ns);
     r = fresh_vram_locked(set, gpu);
     if (r == CUDA_SUCCESS)
         bring_in_locked(set, gpu, span_ns);
     return r;
 }
 
-/* Whether moving could help at all: there is free VRAM, something that could leave, or something in quarantine. */
+/* Whether moving could help at all: there is free VRAM, or some that is lent, something that could leave, or something in quarantine. */
 static bool can_improve(unsigned gpu)
 {
-    if (hr_tier_vram.available_chunks(gpu) > 0 || hr_quarantine_any())
+    if (hr_tier_vram.available_chunks(gpu) > 0 || hr_tier_peer.in_use_chunks(gpu) > 0 || hr_quarantine_any())
         return true;
     uint32_t first = hr_space.window[gpu].first_chunk, end = first + hr_space.window[gpu].chunk_count;
     size_t left = hr_tier_vram.in_use_chunks(gpu);
     for (uint32_t i = first; i < end && left > 0; i++) {
-        if (may_leave(&hr_space.chunks[i]))
+        if (hr_evict_may_leave(&hr_space.chunks[i]))
             return true;
         left -= atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) == HR_CHUNK_RESIDENT;
     }
@@ -416,6 +328,29 @@ static CUresult prepare_unmappable(struct hr_thread *t, struct hr_working_set *s
     }
 }
 
+/*
+ * What the GPU has lent comes back before anything of its own has to leave. Only those whose memory it holds need be at rest for that, not the
+ * GPU itself; and they get little time, since a kernel of theirs may be waiting for this launch. After a wait in vain they are
+ * only asked, for ten times as long; what is still missing then comes at a moment of rest of theirs (hr_lend_settle).
+ */
+static void take_back(struct hr_thread *t, struct hr_working_set *set, unsigned gpu)
+{
+    static _Atomic(uint64_t) not_before_ns;
+    uint64_t users = hr_lend_users(gpu), start_ns = hr_clock_ns();
+    bool wait = start_ns >= atomic_load(&not_before_ns);
+    if (!hr_quiet_wait(users, wait ? start_ns + OTHERS_PATIENCE_NS : 0) && wait) {
+        uint64_t waited_ns = hr_clock_ns() - start_ns;
+        atomic_store(&not_before_ns, start_ns + (1 + REST_FACTOR) * waited_ns);
+    }
+    hr_stat_add(t, HR_STAT_stall_drain_ns, hr_clock_ns() - start_ns);
+    hr_quarantine_release(t);
+    hr_mutex_lock(&hr_move_lock);
+    size_t missing = count_missing(set, gpu), room = hr_tier_vram.available_chunks(gpu);
+    if (missing > room)
+        hr_lend_call_in_locked(gpu, missing - room, 0);
+    hr_mutex_unlock(&hr_move_lock);
+}
+
 static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set, unsigned gpu)
 {
     hr_mutex_lock(&hr_move_lock);
@@ -424,9 +359,17 @@ static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set
     hr_mutex_unlock(&hr_move_lock);
     if (missing > 0)
         hr_transfer_trim(gpu); /* what passes through here has no right to stay when the GPU needs its memory */
+    if (r == CUDA_SUCCESS && missing > 0 && hr_tier_peer.in_use_chunks(gpu) > 0) {
+        take_back(t, set, gpu);
+        hr_mutex_lock(&hr_move_lock);
+        r = fresh_vram_locked(set, gpu);
+        missing = count_missing(set, gpu);
+        hr_mutex_unlock(&hr_move_lock);
+    }
     if (r == CUDA_SUCCESS && missing > 0 && can_improve(gpu)) {
         settle_window(t, gpu);
         hr_mutex_lock(&hr_move_lock);
+        hr_lend_settle_locked(gpu);
         r = exchange_locked(set, gpu, 0);
         hr_mutex_unlock(&hr_move_lock);
     }
@@ -463,11 +406,29 @@ static bool back_visited(CUdeviceptr address, void *arg)
     return *r == CUDA_SUCCESS;
 }
 
+/* What the launching GPU has no way to goes where it has one. */
+static CUresult share_far(struct hr_thread *t, const struct hr_working_set *set)
+{
+    CUresult r = CUDA_SUCCESS;
+    for (unsigned p = 0; set->user >= 0 && p < set->count && r == CUDA_SUCCESS; p++) {
+        struct hr_extent *e = set->piece[p].extent;
+        unsigned user = (unsigned)set->user;
+        if (hr_fixed_is_barred(user, e->gpu) && !(atomic_load(&e->shared_with) >> user & 1))
+            r = hr_fixed_share(t, e, user);
+    }
+    return r;
+}
+
 CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set)
 {
     uint64_t start_ns = hr_clock_ns();
-    CUresult r = CUDA_SUCCESS;
     bool mappable = hr_tier_host_mappable(0); /* one answer for the process */
+    CUresult r = share_far(t, set);
+    if (r != CUDA_SUCCESS) {
+        set->count = 0;
+        return r;
+    }
+    hr_lend_refresh();
     if (mappable)
         add_pins(set, 1);
     if (set->everything)
@@ -495,18 +456,21 @@ size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes)
 {
     size_t chunks = (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift;
     size_t freed = hr_tier_vram.trim(gpu, chunks);
+    hr_lend_refresh();
     if (freed < chunks)
         freed += hr_transfer_trim(gpu) >> hr_space.chunk_shift;
     if (freed < chunks)
-        settle_window(t, gpu);
+        settle(t, UINT64_C(1) << gpu, hr_peers_users(gpu) | hr_lend_users(gpu), patient_now());
     /* Other threads may keep the devices busy: each failure lengthens the span for which the gate may stay closed. */
     for (unsigned attempt = 0; attempt < 8 && freed < chunks; attempt++) {
-        size_t in_use = hr_tier_vram.in_use_chunks(gpu);
+        size_t in_use = hr_tier_vram.in_use_chunks(gpu) + hr_tier_peer.in_use_chunks(gpu);
         hr_mutex_lock(&hr_move_lock);
-        evict_locked(gpu, chunks - freed, 0);
+        size_t back = hr_lend_call_in_locked(gpu, chunks - freed, 0);
+        if (back < chunks - freed)
+            hr_evict_locked(gpu, chunks - freed - back, 0);
         hr_mutex_unlock(&hr_move_lock);
         /* What left while the limit was lowered is with the driver already; the rest is pooled. */
-        size_t now = hr_tier_vram.in_use_chunks(gpu);
+        size_t now = hr_tier_vram.in_use_chunks(gpu) + hr_tier_peer.in_use_chunks(gpu);
         size_t left = in_use > now ? in_use - now : 0, pooled = hr_tier_vram.trim(gpu, chunks - freed);
         freed += left > pooled ? left : pooled;
     }
@@ -523,6 +487,7 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
     if (!context || bytes == 0 || hr_context_enter(context, &pushed) != CUDA_SUCCESS)
         return 0;
     hr_tier_host_mappable(e->gpu);
+    hr_lend_refresh();
     settle_window(t, e->gpu);
     uint32_t first = (uint32_t)((address - hr_space.base) >> hr_space.chunk_shift);
     uint32_t end = (uint32_t)((address + bytes - 1 - hr_space.base) >> hr_space.chunk_shift) + 1;
@@ -534,10 +499,10 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
         struct hr_chunk *chunks[HR_MOVE_MAX];
         size_t n = 0;
         for (uint32_t i = first; i < end; i++) {
-            if (may_leave(&hr_space.chunks[i]))
+            if (hr_evict_may_leave(&hr_space.chunks[i]))
                 chunks[n++] = &hr_space.chunks[i];
             if (n == HR_MOVE_MAX || (i + 1 == end && n > 0)) {
-                moved += send_out_locked(e->gpu, chunks, n, 0);
+                moved += hr_evict_send_locked(e->gpu, chunks, n, 0);
                 n = 0;
             }
         }

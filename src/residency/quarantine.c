@@ -24,8 +24,11 @@ struct list {
     struct hr_mutex lock;
     uint32_t first, count, capacity; /* guarded by lock: entries[first..count) wait, in the order of their stamps */
     struct entry *entries;           /* guarded by lock */
+    size_t bytes;                    /* guarded by lock: of what waits, and of what was taken out and is not back yet */
 };
-static _Atomic(uint64_t) waiting;
+
+/* How many there have been. A free counts itself before others can find it, a release once all of it is back. */
+static _Atomic(uint64_t) added, released;
 
 static struct list *list_of(struct hr_thread *t)
 {
@@ -56,24 +59,54 @@ static bool push_locked(struct list *list, struct entry entry)
     return true;
 }
 
+/* What can be charged again once it is back; of a small one at most its slab. */
+static size_t most_bytes_of(CUdeviceptr address)
+{
+    const struct hr_extent *e = atomic_load(&hr_space_chunk(address)->extent);
+    return (size_t)e->chunk_count << hr_space.chunk_shift;
+}
+
 void hr_quarantine_add(struct hr_thread *t, CUdeviceptr address)
 {
     struct list *list = list_of(t);
     bool kept = false;
+    atomic_fetch_add(&added, 1);
     if (list) {
         hr_mutex_lock(&list->lock);
         kept = push_locked(list, (struct entry){address, hr_drain_stamp()});
+        if (kept)
+            list->bytes += most_bytes_of(address);
         hr_mutex_unlock(&list->lock);
     }
-    if (kept)
-        atomic_fetch_add_explicit(&waiting, 1, memory_order_relaxed);
-    else
+    if (!kept) {
+        atomic_fetch_add(&released, 1);
         hr_log(HR_LOG_ERROR, "freed memory at 0x%llx is lost: no memory to remember it", (unsigned long long)address);
+    }
 }
 
 bool hr_quarantine_any(void)
 {
-    return atomic_load_explicit(&waiting, memory_order_relaxed) > 0;
+    uint64_t before = atomic_load(&released); /* first: so they are equal only when nothing waits */
+    return atomic_load(&added) != before;
+}
+
+uint64_t hr_quarantine_released(void)
+{
+    return atomic_load(&released);
+}
+
+size_t hr_quarantine_bytes(void)
+{
+    size_t bytes = 0;
+    for (struct hr_thread *slot = hr_thread_first(); slot; slot = slot->next) {
+        struct list *list = __atomic_load_n((struct list **)&slot->room[HR_ROOM_QUARANTINE], __ATOMIC_ACQUIRE);
+        if (!list)
+            continue;
+        hr_mutex_lock(&list->lock);
+        bytes += list->bytes;
+        hr_mutex_unlock(&list->lock);
+    }
+    return bytes;
 }
 
 bool hr_quarantine_drop(struct hr_extent *e)
@@ -149,29 +182,39 @@ static uint32_t take_covered(struct list *list, struct entry *out, uint32_t most
     return taken;
 }
 
+/* Gives back what was taken out of a list; how many. The rest waits anew. */
+static size_t release_batch(struct hr_thread *t, struct list *list, const struct entry *batch, uint32_t n)
+{
+    size_t back = 0, bytes = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bytes += most_bytes_of(batch[i].address);
+        if (release_one(t, batch[i].address))
+            back++;
+        else
+            hr_quarantine_add(t, batch[i].address);
+    }
+    atomic_fetch_add(&released, n); /* before the bytes: who misses those finds that something came back */
+    hr_mutex_lock(&list->lock);
+    list->bytes -= bytes;
+    hr_mutex_unlock(&list->lock);
+    return back;
+}
+
 size_t hr_quarantine_release(struct hr_thread *t)
 {
     struct entry batch[64];
-    size_t released = 0;
+    size_t total = 0;
     if (!hr_quarantine_any())
         return 0;
     for (struct hr_thread *slot = hr_thread_first(); slot; slot = slot->next) {
         struct list *list = __atomic_load_n((struct list **)&slot->room[HR_ROOM_QUARANTINE], __ATOMIC_ACQUIRE);
         uint32_t n = 0;
         while (list && (n = take_covered(list, batch, 64)) > 0) {
-            atomic_fetch_sub_explicit(&waiting, n, memory_order_relaxed);
-            bool stuck = false;
-            for (uint32_t i = 0; i < n; i++) {
-                if (release_one(t, batch[i].address)) {
-                    released++;
-                } else {
-                    hr_quarantine_add(t, batch[i].address);
-                    stuck = true;
-                }
-            }
-            if (stuck)
+            size_t back = release_batch(t, list, batch, n);
+            total += back;
+            if (back < n)
                 break;
         }
     }
-    return released;
+    return total;
 }

@@ -15,8 +15,12 @@ void hr_quarantine_add(struct hr_thread *t, CUdeviceptr address);
 size_t hr_quarantine_release(struct hr_thread *t);
 /* Takes the backing of a dead extent away; false = the driver refused, try again later. Takes the move lock: hold none. */
 bool hr_quarantine_drop(struct hr_extent *e);
-/* Whether anything waits. */
+/* Whether anything waits, or is not quite back. */
 bool hr_quarantine_any(void);
+/* How much of that can at most be charged again, on all GPUs together. Locks: every thread's list (HR_RANK_QUEUE), in turn. */
+size_t hr_quarantine_bytes(void);
+/* Another number than before: something came back meanwhile. */
+uint64_t hr_quarantine_released(void);
 /* At once, whatever was submitted: for a context that is gone. */
 void hr_quarantine_release_one(struct hr_thread *t, CUdeviceptr address);
 

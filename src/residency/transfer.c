@@ -284,7 +284,7 @@ static CUresult copy_again(const struct hr_trips *old)
     struct hr_trips trips;
     uint32_t count = 0;
     CUresult r = CUDA_ERROR_NVLINK_UNCORRECTABLE;
-    hr_fabric_refresh(old->fabric);
+    hr_fabric_recheck(old->fabric);
     const struct hr_fabric_view *now = hr_fabric_take(old->fabric);
     struct hr_part *parts = lost_parts(old, now->graph, &count);
     hr_fabric_drop(old->fabric, now);
@@ -297,7 +297,7 @@ static CUresult copy_again(const struct hr_trips *old)
         CUresult done = hr_trips_wait(&trips);
         r = r == CUDA_SUCCESS ? done : r;
         hr_trips_finish(&trips);
-        hr_fabric_refresh(old->fabric);
+        hr_fabric_recheck(old->fabric);
     }
     if (parts && count > 0 && r != CUDA_SUCCESS)
         r = by_driver(&asked, parts, count);

@@ -7,6 +7,7 @@
 #include "residency/gpu.h"
 #include "residency/peers.h"
 #include "space/space.h"
+#include "stats/stats.h"
 #include "tier/tier.h"
 
 #include <stdlib.h>
@@ -364,6 +365,18 @@ static CUresult record_ends(const struct hr_trips *trips)
     return r;
 }
 
+static void count_sent(const struct hr_trips *trips)
+{
+    for (uint32_t i = 0; i < trips->plan.chunk_count; i++) {
+        const struct hr_plan_chunk *chunk = &trips->plan.chunk[i];
+        const struct hr_path *path = &trips->routes.path[trips->plan.path[chunk->path].route];
+        for (uint32_t leg = 0; leg < path->legs; leg++)
+            hr_stats_sent((unsigned)hr_fabric_ordinal(trips->fabric, path->gpu[leg]),
+                          (unsigned)hr_fabric_ordinal(trips->fabric, path->gpu[leg + 1]),
+                          path->legs > 1 ? HR_SENT_RELAYED : HR_SENT_DIRECT, chunk->bytes);
+    }
+}
+
 CUresult hr_trips_submit(struct hr_trips *trips, CUevent before)
 {
     CUresult r = CUDA_SUCCESS;
@@ -378,8 +391,10 @@ CUresult hr_trips_submit(struct hr_trips *trips, CUevent before)
     for (uint32_t behind = 0; behind + 1 < HR_TRIP_LEGS; behind++)
         for (uint32_t i = 0; i < trips->plan.path_count && r == CUDA_SUCCESS; i++)
             r = submit_step(trips, &trips->trip[i], trips->trip[i].chunks + behind, before);
-    if (r == CUDA_SUCCESS)
+    if (r == CUDA_SUCCESS) {
         r = record_ends(trips);
+        count_sent(trips);
+    }
     pop();
     return r;
 }

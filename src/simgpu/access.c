@@ -85,6 +85,14 @@ static bool in_bounds(uint64_t va, unsigned bytes)
 
 /* ---- the grid's slow path ---- */
 
+static bool is_pinned(uint64_t va)
+{
+    pthread_rwlock_rdlock(&sg.host_lock);
+    bool pinned = sg_host_at(va) != NULL;
+    pthread_rwlock_unlock(&sg.host_lock);
+    return pinned;
+}
+
 static void *translate(const struct sg_pagetable *pt, uint64_t va, unsigned bytes, int how, enum sg_tier *tier_out)
 {
     const struct sg_op *op = pt->owner;
@@ -92,9 +100,9 @@ static void *translate(const struct sg_pagetable *pt, uint64_t va, unsigned byte
     void *host = device->translate_slow(device, va, bytes, how & 1, tier_out);
     if (!host || (sg_check.redzone && !in_bounds(va, bytes)))
         return NULL;
-    /* Memory that the CPU sees, too: pinned (at its own address), or a chunk to which it was given access. */
-    bool on_host = *tier_out == SG_TIER_HOST &&
-                   ((uint64_t)(uintptr_t)host == va || sg_check.host || atomic_load(&sg_check.host_maps));
+    /* Memory that the CPU sees, too: pinned (at its own address, or mapped twice), or a chunk to which it was given access. */
+    bool on_host = *tier_out == SG_TIER_HOST && ((uint64_t)(uintptr_t)host == va || atomic_load(&sg_check.host_maps) ||
+                                                 (sg_check.host && is_pinned(va)));
     bool in_heap =
         va - op->kernel.heap_va < op->kernel.heap_bytes; /* what one kernel frees another may get, in order */
     if (op->race && !in_heap)

@@ -88,6 +88,7 @@ void sg_race_start(struct sg_op *op);
 void sg_race_end(struct sg_op *op, bool done); /* done: it was carried out to its end */
 void sg_race_drop(struct sg_op *op);           /* frees what the operation holds */
 void sg_race_stream_gone(struct sg_stream *stream);
+void sg_race_context_gone(struct sg_context *context); /* its streams are gone already */
 /* The host has learned that all of a stream's (a device's, a context's) work so far is done, or that a recording is. */
 void sg_race_join_stream(const struct sg_stream *stream);
 void sg_race_join_context(const struct sg_context *context);
@@ -108,8 +109,9 @@ struct sg_race_stamp {
     uint64_t number; /* 0: it has not begun */
 };
 bool sg_race_is_known(const struct sg_race_stamp *stamp); /* the host has learned that it is over */
-/* Or a kernel or a small copy that runs and comes after it may have told the host in memory. */
-bool sg_race_may_be_known(const struct sg_race_stamp *stamp);
+/* Or a kernel or a small copy that runs and comes after it may have told the host in memory. over: it has ended; then any
+ * kernel may have heard of that from others. */
+bool sg_race_may_be_known(const struct sg_race_stamp *stamp, bool over);
 typedef bool sg_race_before_fn(const struct sg_race_stamp *stamp, const void *of);
 
 /* ---- the CPU's accesses to pinned memory (guard.c): called only while sg_check.host ---- */
@@ -121,6 +123,7 @@ void sg_guard_submit(const struct sg_op *op);    /* protects what it uses */
 void sg_guard_start(const struct sg_op *op, const struct sg_race_stamp *stamp);
 void sg_guard_end(const struct sg_op *op, bool done); /* the guards stay if it is done; the operation may go */
 void sg_guard_release(void);                          /* the host has learned something */
+void sg_guard_fail(const struct sg_context *context); /* its work has ended with an error, of which every call tells */
 void sg_guard_tell(sg_race_before_fn *is_before, const void *of); /* it may have: ends the guards of those before */
 
 /* ---- doubts (doubt.c) ---- */

@@ -310,10 +310,16 @@ static CUresult parse_switches(struct sg_config *c)
     if (sync && *sync && strcmp(sync, "0") != 0 && strcmp(sync, "1") != 0)
         return bad("SIMGPU_SYNC", sync, strlen(sync), "expected 0 or 1");
     c->sync = sync && !strcmp(sync, "1");
-    const char *deny = getenv("SIMGPU_DENY");
-    if (deny && *deny && strcmp(deny, "host_numa") != 0)
-        return bad("SIMGPU_DENY", deny, strlen(deny), "expected host_numa");
-    c->deny_host_numa = deny && *deny;
+    for (const char *deny = getenv("SIMGPU_DENY"); deny && *deny;) {
+        size_t bytes = strcspn(deny, ",");
+        if (bytes == strlen("host_numa") && !memcmp(deny, "host_numa", bytes))
+            c->deny_host_numa = true;
+        else if (bytes == strlen("routers") && !memcmp(deny, "routers", bytes))
+            c->deny_routers = true;
+        else
+            return bad("SIMGPU_DENY", deny, bytes, "expected host_numa or routers");
+        deny += bytes + (deny[bytes] == ',');
+    }
     const char *loading = getenv("CUDA_MODULE_LOADING");
     c->eager = loading && !strcmp(loading, "EAGER");
     static const char *const levels[] = {"off", "error", "warn", "info"};

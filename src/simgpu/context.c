@@ -4,7 +4,7 @@
  * A thread's stack holds handles, not pointers: a context that another thread destroyed is found missing at the next call. A
  * primary context keeps its handle for the life of the process and only switches between active and inactive.
  */
-#include "simgpu/sim.h"
+#include "simgpu/check.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +97,8 @@ void sg_context_finish(struct sg_context *c)
     sg_peers_drop(c);
     while (c->streams)
         sg_stream_retire(c->streams);
+    if (sg_check.race)
+        sg_race_context_gone(c);
     c->legacy = NULL;
     sg_time_context_end(c);
     sg_vram_give(c->device, c->charge_bytes);

@@ -427,6 +427,8 @@ void sg_context_fail(struct sg_context *c, CUresult error, const char *line)
         return; /* the first one counts */
     c->sticky = error;
     sg_log(SG_LOG_ERROR, "%s", line);
+    if (sg_check.host)
+        sg_guard_fail(c);
     struct sg_op *op;
     DL_FOREACH2(sg.devices[c->device].grids, op, run_next)
     if (op->stream->context == c && op->kernel.run)

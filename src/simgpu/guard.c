@@ -21,8 +21,9 @@
 #include <unistd.h>
 
 #define PAGE UINT64_C(4096)
-#define LOCK_TRIES 2000
-#define LOCK_PAUSE_NS 500000
+#define LOCK_PATIENCE_S 60
+#define MOST_GUARDS 1024 /* each may cost the process two mappings, of which it has some 65,000 */
+#define MOST_FOREIGN 10000
 
 struct sg_guard {
     uint64_t from, to; /* protected pages */
@@ -36,6 +37,9 @@ struct sg_guard {
 
 static struct {
     struct sg_guard *live, *spare; /* a signal handler must not free */
+    size_t count;                  /* of the live ones */
+    uint64_t foreign_va;           /* the last fault in no guard, and how often it came again */
+    unsigned foreign_times;
     struct sigaction before;
     bool handles;
     struct sg_context
@@ -53,31 +57,40 @@ static void set_protection(uint64_t from, uint64_t to, int rights)
         mprotect((void *)(uintptr_t)from, to - from, rights);
 }
 
+static bool keeps_protected(const struct sg_guard *o, const struct sg_guard *g)
+{
+    return o->from <= g->from && o->to >= g->to && o->written >= g->written;
+}
+
 /* Those that stay are put back where the pages are theirs, too; the stricter ones last. */
 static void lift(struct sg_guard *g)
 {
     const struct sg_guard *o;
     DL_DELETE(guard.live, g);
+    guard.count--;
+    g->next = guard.spare;
+    guard.spare = g;
+    DL_FOREACH(guard.live, o)
+    if (keeps_protected(o, g))
+        return; /* with many copies of the same memory, nearly always */
     set_protection(g->from, g->to, PROT_READ | PROT_WRITE);
     for (int written = 0; written < 2; written++)
         DL_FOREACH(guard.live, o)
     if (o->written == written)
         set_protection(o->from > g->from ? o->from : g->from, o->to < g->to ? o->to : g->to, protection(o));
-    g->next = guard.spare;
-    guard.spare = g;
 }
 
 /* ---- the fault ---- */
 
-static bool take_lock(void)
+/* A thread may fault while it holds the lock: where a call reads or writes what its arguments point to. */
+static bool take_lock(bool *taken_out)
 {
-    struct timespec pause = {0, LOCK_PAUSE_NS};
-    for (int i = 0; i < LOCK_TRIES; i++) {
-        if (!pthread_mutex_trylock(&sg.lock))
-            return true;
-        nanosleep(&pause, NULL); /* this thread may itself hold it: then the fault is not one of these */
-    }
-    return false;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += LOCK_PATIENCE_S;
+    int r = pthread_mutex_timedlock(&sg.lock, &until);
+    *taken_out = r == 0;
+    return r == 0 || r == EDEADLK;
 }
 
 static void fail_context(void)
@@ -91,33 +104,64 @@ static void fail_context(void)
     guard.failing = NULL;
 }
 
-static void tell(const struct sg_guard *g, uint64_t va, const char *access)
+enum access { READS, WRITES, ACCESSES };
+static const char *const access_words[] = {"reads", "writes", "accesses"};
+
+static void tell(const struct sg_guard *g, uint64_t va, enum access access)
 {
     char where[220];
     sg_describe_memory(va, where, sizeof where);
     sg_finding(SG_FINDING_HOST_ACCESS, NULL,
                "the CPU %s 0x%" PRIx64 ", %s, which a copy or memset of %" PRIu64 " bytes (stream %" PRIu64
                ") %s; the host has not waited for it",
-               access, va, where, g->bytes, g->stream, g->written ? "writes" : "reads");
+               access_words[access], va, where, g->bytes, g->stream, g->written ? "writes" : "reads");
     guard.failing = g->context;
 }
 
+/* Another thread may have ended the guard meanwhile; but a fault that comes again and again is of the job's own protection. */
+static bool is_stale(uint64_t va)
+{
+    guard.foreign_times = va == guard.foreign_va ? guard.foreign_times + 1 : 0;
+    guard.foreign_va = va;
+    return guard.foreign_times < MOST_FOREIGN;
+}
+
 /* True: the access may be made again. */
-static bool resolve(uint64_t va, const char *access)
+static bool resolve(uint64_t va, enum access access)
 {
     struct sg_guard *g, *next;
-    const struct sg_host *h = sg_host_at(va);
+    const struct sg_host *h = sg_host_at(va & ~(PAGE - 1));
+    bool any = false, written = false;
     if (!h || !h->alias)
         return false;
+    DL_FOREACH(guard.live, g)
+    {
+        any |= va >= g->from && va < g->to;
+        written |= va >= g->from && va < g->to && g->written;
+    }
+    if (!any)
+        return is_stale(va);
+    guard.foreign_times = 0;
     DL_FOREACH_SAFE(guard.live, g, next)
     {
-        if (va < g->from || va >= g->to)
-            continue;
-        if (!sg_race_may_be_known(&g->stamp))
+        if (va < g->from || va >= g->to || (access != WRITES && written && !g->written))
+            continue; /* reading beside a reader is fine */
+        if (!sg_race_may_be_known(&g->stamp, !g->op))
             tell(g, va, access);
         lift(g);
     }
     return true;
+}
+
+/* Nobody can be asked in a forked child, and nothing is told of it: its access is let through. */
+static bool resolve_in_child(uint64_t va)
+{
+    const struct sg_guard *g;
+    uint64_t page = va & ~(PAGE - 1);
+    DL_FOREACH(guard.live, g)
+    if (va >= g->from && va < g->to)
+        return !mprotect((void *)(uintptr_t)page, PAGE, PROT_READ | PROT_WRITE);
+    return false;
 }
 
 static void pass_on(int number, siginfo_t *info, void *context)
@@ -130,24 +174,28 @@ static void pass_on(int number, siginfo_t *info, void *context)
         guard.before.sa_handler(number);
 }
 
-static const char *access_of(const void *context)
+static enum access access_of(const void *context)
 {
 #if defined(__x86_64__)
     const ucontext_t *u = context;
-    return u->uc_mcontext.gregs[REG_ERR] & 2 ? "writes" : "reads";
+    return u->uc_mcontext.gregs[REG_ERR] & 2 ? WRITES : READS;
 #else
     (void)context;
-    return "accesses";
+    return ACCESSES;
 #endif
 }
 
 static void on_fault(int number, siginfo_t *info, void *context)
 {
     int error = errno;
-    bool ours = false;
-    if (info->si_code == SEGV_ACCERR && take_lock()) {
-        ours = resolve((uint64_t)(uintptr_t)info->si_addr, access_of(context));
-        pthread_mutex_unlock(&sg.lock);
+    bool ours = false, taken;
+    uint64_t va = (uint64_t)(uintptr_t)info->si_addr;
+    if (info->si_code == SEGV_ACCERR && atomic_load(&sg.forked)) {
+        ours = resolve_in_child(va);
+    } else if (info->si_code == SEGV_ACCERR && take_lock(&taken)) {
+        ours = resolve(va, access_of(context));
+        if (taken)
+            pthread_mutex_unlock(&sg.lock);
     }
     errno = error;
     if (!ours)
@@ -193,6 +241,8 @@ static void put(const struct sg_op *op, uint64_t va, uint64_t bytes, bool writte
     const struct sg_host *h = sg_host_at(va);
     if (!guard.handles || !h || !h->alias || bytes > h->va + h->bytes - va)
         return;
+    if (guard.count >= MOST_GUARDS)
+        lift(guard.live);
     uint64_t from = (va + PAGE - 1) & ~(PAGE - 1), to = va + bytes;
     to = to == h->va + h->bytes ? (to + PAGE - 1) & ~(PAGE - 1) : to & ~(PAGE - 1);
     struct sg_guard *g = from < to ? guard.spare : NULL, *o;
@@ -206,6 +256,7 @@ static void put(const struct sg_op *op, uint64_t va, uint64_t bytes, bool writte
     g->stream = op->stream->number;
     g->context = op->stream->context;
     DL_APPEND(guard.live, g);
+    guard.count++;
     set_protection(from, to, protection(g));
     if (!written)
         DL_FOREACH(guard.live, o)
@@ -216,8 +267,9 @@ static void put(const struct sg_op *op, uint64_t va, uint64_t bytes, bool writte
 void sg_guard_submit(const struct sg_op *op)
 {
     fail_context();
-    if (op->kind == SG_OP_FILL && (op->fill.height == 1 || op->fill.pitch == op->fill.width_bytes))
-        put(op, op->fill.dst, (uint64_t)op->fill.width_bytes * op->fill.height, true);
+    uint64_t set_bytes = op->kind == SG_OP_FILL ? (uint64_t)op->fill.width_bytes * op->fill.height : 0;
+    if (set_bytes > SG_FLAG_BYTES && (op->fill.height == 1 || op->fill.pitch == op->fill.width_bytes))
+        put(op, op->fill.dst, set_bytes, true);
     if (op->kind != SG_OP_COPY || op->copy.depth != 1)
         return;
     const struct sg_copy *c = &op->copy;
@@ -231,6 +283,8 @@ void sg_guard_submit(const struct sg_op *op)
 void sg_guard_start(const struct sg_op *op, const struct sg_race_stamp *stamp)
 {
     struct sg_guard *g;
+    if (op->kind != SG_OP_COPY && op->kind != SG_OP_FILL)
+        return;
     DL_FOREACH(guard.live, g)
     if (g->op == op)
         g->stamp = *stamp;
@@ -239,6 +293,8 @@ void sg_guard_start(const struct sg_op *op, const struct sg_race_stamp *stamp)
 void sg_guard_end(const struct sg_op *op, bool done)
 {
     struct sg_guard *g, *next;
+    if (op->kind != SG_OP_COPY && op->kind != SG_OP_FILL)
+        return;
     DL_FOREACH_SAFE(guard.live, g, next)
     {
         if (g->op != op)
@@ -263,5 +319,13 @@ void sg_guard_tell(sg_race_before_fn *is_before, const void *of)
     struct sg_guard *g, *next;
     DL_FOREACH_SAFE(guard.live, g, next)
     if (is_before(&g->stamp, of))
+        lift(g);
+}
+
+void sg_guard_fail(const struct sg_context *context)
+{
+    struct sg_guard *g, *next;
+    DL_FOREACH_SAFE(guard.live, g, next)
+    if (g->context == context)
         lift(g);
 }

@@ -112,7 +112,7 @@ EXPORT int sg_node_elements(void)
 {
     if (!atomic_load_explicit(&sg.ready, memory_order_acquire))
         return -ENODEV;
-    return sg_node_router() ? (int)sg.config.topology->count : 0;
+    return sg_node_router() && !sg.config.deny_routers ? (int)sg.config.topology->count : 0;
 }
 
 EXPORT int sg_node_element(int element, struct sg_node_element *out)

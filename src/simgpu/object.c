@@ -6,7 +6,7 @@
 #include <time.h>
 
 struct sg sg = {
-    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .lock = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP, /* guard.c asks whether a thread has it */
     .host_lock = PTHREAD_RWLOCK_INITIALIZER,
     .work_cv = PTHREAD_COND_INITIALIZER,
     .copy_cv = PTHREAD_COND_INITIALIZER,

@@ -10,6 +10,8 @@
 
 #include <stdlib.h>
 
+#define MOST_CONNECTIONS 8 /* of a device on machines without NVSwitch, as cuda.h has it */
+
 bool sg_peer_enabled(const struct sg_context *viewer, const struct sg_context *owner)
 {
     for (unsigned i = 0; i < viewer->peer_count; i++)
@@ -63,6 +65,26 @@ static bool has_atomics(int from, int to)
     return m->peer && m->peer_atomics && (!sg.config.topology || sg_node_between(from, to) == SG_NEAR_NVLINK);
 }
 
+static bool has_switches(void)
+{
+    const struct sg_topology *t = sg.config.topology;
+    for (uint32_t i = 0; t && i < t->count; i++)
+        if (t->element[i].kind == SG_ELEMENT_SWITCH)
+            return true;
+    return false;
+}
+
+/* Contexts of one device share its connections. */
+static bool has_connection_left(int device, int peer)
+{
+    uint64_t connected = 0;
+    const struct sg_context *c;
+    DL_FOREACH(sg.contexts, c)
+    for (unsigned i = 0; c->device == device && i < c->peer_count; i++)
+        connected |= UINT64_C(1) << c->peers[i]->device;
+    return connected >> peer & 1 || __builtin_popcountll(connected) < MOST_CONNECTIONS || has_switches();
+}
+
 CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags)
 {
     struct sg_context *c;
@@ -78,6 +100,8 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags)
         return sg_leave(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     if (sg_peer_enabled(c, peer))
         return sg_leave(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    if (!has_connection_left(c->device, peer->device))
+        return sg_leave(CUDA_ERROR_TOO_MANY_PEERS);
     return sg_leave(add(c, peer) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 

@@ -152,10 +152,20 @@ void sg_race_stream_gone(struct sg_stream *s)
 {
     if (!s->race)
         return;
+    if (s->context) /* whoever waits for the context's work waits for this, too */
+        clock_join(&s->context->gone[!(s->flags & CU_STREAM_NON_BLOCKING)], s->race->clock);
     race.free_lines[race.free_count++] = s->race->number;
     free(s->race->clock);
     free(s->race);
     s->race = NULL;
+}
+
+void sg_race_context_gone(struct sg_context *c)
+{
+    for (int blocking = 0; blocking < 2; blocking++) {
+        free(c->gone[blocking]);
+        c->gone[blocking] = NULL;
+    }
 }
 
 /* ---- what the host learns ---- */
@@ -178,14 +188,17 @@ bool sg_race_is_known(const struct sg_race_stamp *s)
     return stamp_is_before(s, race.host);
 }
 
-bool sg_race_may_be_known(const struct sg_race_stamp *s)
+bool sg_race_may_be_known(const struct sg_race_stamp *s, bool over)
 {
     const struct sg_race_op *o;
     if (sg_race_is_known(s))
         return true;
     DL_FOREACH(race.running, o)
-    if ((o->is_flag || atomic_load_explicit(&o->tells_host, memory_order_relaxed)) && stamp_is_before(s, o->clock))
-        return true;
+    {
+        bool tells = atomic_load_explicit(&o->tells_host, memory_order_relaxed);
+        if ((tells && over) || ((o->is_flag || tells) && stamp_is_before(s, o->clock)))
+            return true;
+    }
     return false;
 }
 
@@ -201,6 +214,9 @@ void sg_race_join_context(const struct sg_context *c)
     const struct sg_stream *s;
     DL_FOREACH(c->streams, s)
     sg_race_join_stream(s);
+    clock_join(&race.host, c->gone[0]);
+    clock_join(&race.host, c->gone[1]);
+    learned();
     if (!sg.busy_streams)
         prune();
 }
@@ -284,6 +300,7 @@ static void join_legacy(struct sg_race_line *l, const struct sg_stream *s)
     DL_FOREACH(c->streams, other)
     if (other != s && !(other->flags & CU_STREAM_NON_BLOCKING) && other->race)
         clock_join(&l->clock, other->race->clock);
+    clock_join(&l->clock, c->gone[1]);
 }
 
 void sg_race_start(struct sg_op *op)

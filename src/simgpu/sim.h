@@ -93,6 +93,7 @@ struct sg_config {
     bool replay;         /* the seed and the job's calls decide everything, see replay.c */
     bool sync;           /* SIMGPU_SYNC: every submission waits for its end */
     bool deny_host_numa; /* SIMGPU_DENY */
+    bool deny_routers;   /* the same: the node's calls tell of no elements */
     bool eager;          /* CUDA_MODULE_LOADING=EAGER: libraries are loaded into all contexts at once */
     int log_level;       /* SIMGPU_LOG: 0 off, 1 error, 2 warn (default), 3 info */
     char report[4096];   /* SIMGPU_REPORT, %p expanded when written; "" = none */
@@ -330,6 +331,7 @@ struct sg_context {
     uint64_t heap_va, heap_bytes;
     struct ptx_fifo *fifo; /* of their printf */
     struct sg_vcontext *vtime;
+    struct sg_clock *gone[2]; /* race.c: the work of streams that are gone; 1 = of blocking ones */
     struct sg_context *prev, *next;
 };
 
@@ -613,7 +615,8 @@ void sg_workers_notify(void); /* there are new kernels */
 void sg_copiers_notify(void);
 bool sg_slice_run(struct sg_op *op, uint64_t instructions);          /* a started kernel; releases sg.lock meanwhile */
 void sg_engine_run(struct sg_device *device, enum sg_engine engine); /* its first copy; releases sg.lock meanwhile */
-bool sg_thread_start(void *(*body)(void *), void *arg, const char *name); /* detached, all signals blocked */
+/* Detached; all signals are blocked but those that it causes itself. */
+bool sg_thread_start(void *(*body)(void *), void *arg, const char *name);
 void sg_host_notify(struct sg_device *device);
 /* Of the host function that runs: what processor time its thread has had, and whether it sleeps. False: none runs, or it has
  * returned. */

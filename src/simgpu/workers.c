@@ -1,6 +1,6 @@
 /*
  * The threads that do the work: a few workers serve slices of all running grids in turn, copy threads the copy engines, and
- * one thread per device the host functions. All are made at first use, detached, with every signal blocked; they hold no
+ * one thread per device the host functions. All are made at first use, detached, with signals of others blocked; they hold no
  * resource that a process could not exit with at any moment.
  */
 #include "simgpu/check.h"
@@ -23,6 +23,10 @@ bool sg_thread_start(void *(*body)(void *), void *arg, const char *name)
     pthread_t thread;
     sigset_t all, old;
     sigfillset(&all);
+    sigdelset(&all, SIGSEGV); /* a host function may fault as any of the job's code may */
+    sigdelset(&all, SIGBUS);
+    sigdelset(&all, SIGFPE);
+    sigdelset(&all, SIGILL);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);

@@ -16,7 +16,7 @@ struct hr_mutex hr_window_lock[HR_MAX_GPUS] = {
 
 const char *hr_chunk_state_name(enum hr_chunk_state state)
 {
-    static const char *const names[] = {"RESERVED", "RESIDENT", "HOST", "MOVING_IN", "MOVING_OUT"};
+    static const char *const names[] = {"RESERVED", "RESIDENT", "PEER", "HOST", "MOVING_IN", "MOVING_OUT"};
     return (unsigned)state < sizeof names / sizeof *names ? names[state] : "?";
 }
 
@@ -116,6 +116,8 @@ static CUresult large_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, si
     atomic_store_explicit(&e->last_use, 0, memory_order_relaxed);
     atomic_store_explicit(&e->sync_memops, 0, memory_order_relaxed);
     atomic_store_explicit(&e->stays, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->sharers, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->shared_with, 0, memory_order_relaxed);
     atomic_store_explicit(&e->live, 1, memory_order_release);
     *address_out = e->base;
     return CUDA_SUCCESS;

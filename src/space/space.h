@@ -19,7 +19,15 @@
 #define HR_MAX_GPUS 16
 #define HR_SMALL_ALIGN 512 /* what cuMemAlloc's alignment is on real drivers at least (256), and ours */
 
-enum hr_chunk_state { HR_CHUNK_RESERVED, HR_CHUNK_RESIDENT, HR_CHUNK_HOST, HR_CHUNK_MOVING_IN, HR_CHUNK_MOVING_OUT };
+/* PEER: in the VRAM of another GPU. MOVING_OUT: RESIDENT and about to leave; MOVING_IN: any other that is about to move. */
+enum hr_chunk_state {
+    HR_CHUNK_RESERVED,
+    HR_CHUNK_RESIDENT,
+    HR_CHUNK_PEER,
+    HR_CHUNK_HOST,
+    HR_CHUNK_MOVING_IN,
+    HR_CHUNK_MOVING_OUT
+};
 const char *hr_chunk_state_name(enum hr_chunk_state state);
 
 struct hr_phys; /* a physical chunk of some tier, see tier/tier.h */
@@ -59,7 +67,9 @@ struct hr_extent {
     _Atomic(uint8_t) live;    /* 1 from allocation to free (a slab: while it has slots) */
     _Atomic(uint8_t) touched; /* 1 once any chunk got backing; then freeing needs quarantine */
     _Atomic(uint8_t) sync_memops;
-    _Atomic(uint8_t) stays; /* residency: two GPUs use it, whose atomics meet only in VRAM (residency/peers.h) */
+    _Atomic(uint8_t) stays;        /* residency: two GPUs use it, whose atomics meet only in VRAM (residency/peers.h) */
+    _Atomic(uint16_t) sharers;     /* residency: GPUs that cannot reach this one, and use it in host memory (fixed.h) */
+    _Atomic(uint16_t) shared_with; /* residency: of these, those for which everything is in place */
     _Atomic(uint32_t) not_resident;   /* chunks that are not RESIDENT: 0 = all in local VRAM */
     _Atomic(uint32_t) not_accessible; /* chunks that are not mapped: 0 = any kernel may run */
     _Atomic(uint64_t) last_use;

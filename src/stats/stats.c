@@ -30,7 +30,10 @@ static uint64_t start_ns;         /* set once */
 static _Atomic(uint64_t) last_ns; /* of the last interval line */
 static bool finished;             /* guarded by log_lock */
 static unsigned gpu_count;        /* set once */
-static _Atomic(size_t) peaks[HR_MAX_GPUS][HR_LEVEL_COUNT];
+static _Atomic(size_t) peaks[HR_MAX_GPUS][HR_LEVEL_COUNT], levels[HR_MAX_GPUS][HR_LEVEL_COUNT];
+static _Atomic(uint64_t) sent_bytes[HR_MAX_GPUS][HR_MAX_GPUS][HR_SENT_COUNT];
+static _Atomic(uint64_t) sent_copies[HR_MAX_GPUS][HR_MAX_GPUS];
+static void (*_Atomic put_ports)(struct hr_json *json);
 
 uint64_t hr_stat_sum(enum hr_stat stat)
 {
@@ -53,6 +56,7 @@ const char *hr_stat_name(enum hr_stat stat)
 void hr_stats_level(unsigned gpu, enum hr_stats_level level, size_t bytes)
 {
     size_t peak = atomic_load_explicit(&peaks[gpu][level], memory_order_relaxed);
+    atomic_store_explicit(&levels[gpu][level], bytes, memory_order_relaxed);
     while (bytes > peak && !atomic_compare_exchange_weak(&peaks[gpu][level], &peak, bytes)) {
     }
 }
@@ -60,6 +64,19 @@ void hr_stats_level(unsigned gpu, enum hr_stats_level level, size_t bytes)
 size_t hr_stats_peak(unsigned gpu, enum hr_stats_level level)
 {
     return atomic_load(&peaks[gpu][level]);
+}
+
+void hr_stats_sent(unsigned from, unsigned to, enum hr_stats_way way, uint64_t bytes)
+{
+    if (from >= HR_MAX_GPUS || to >= HR_MAX_GPUS)
+        return;
+    atomic_fetch_add_explicit(&sent_bytes[from][to][way], bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&sent_copies[from][to], 1, memory_order_relaxed);
+}
+
+void hr_stats_set_ports(void (*put)(struct hr_json *json))
+{
+    atomic_store(&put_ports, put);
 }
 
 static void write_line_locked(struct hr_json *j) HR_REQUIRES(log_lock)
@@ -89,14 +106,51 @@ static void put_counters(struct hr_json *j)
     for (int s = 0; s < HR_STAT_COUNT; s++)
         hr_json_number(j, hr_stat_name((enum hr_stat)s), hr_stat_sum((enum hr_stat)s));
     hr_json_number(j, "peak_committed_bytes", hr_ledger_peak());
-    size_t vram = 0, host = 0;
+    size_t vram = 0, peer = 0, host = 0, lent_now = 0;
     for (unsigned g = 0; g < gpu_count; g++) {
         vram += hr_stats_peak(g, HR_LEVEL_VRAM);
+        peer += hr_stats_peak(g, HR_LEVEL_PEER);
         host += hr_stats_peak(g, HR_LEVEL_HOST);
+        lent_now += atomic_load_explicit(&levels[g][HR_LEVEL_PEER], memory_order_relaxed);
     }
     hr_json_number(j, "peak_vram_bytes", vram);
+    hr_json_number(j, "peak_peer_bytes", peer);
     hr_json_number(j, "peak_host_bytes", host);
+    hr_json_number(j, "lent_now_bytes", lent_now);
     hr_json_close(j, '}');
+}
+
+static void put_sent(struct hr_json *j, unsigned from, unsigned to)
+{
+    static const char *const names[] = {"direct_bytes", "relayed_bytes", "staged_bytes"};
+    uint64_t copies = atomic_load_explicit(&sent_copies[from][to], memory_order_relaxed);
+    if (copies == 0)
+        return;
+    hr_json_open(j, NULL, '{');
+    hr_json_number(j, "from", from);
+    hr_json_number(j, "to", to);
+    hr_json_number(j, "copies", copies);
+    for (int way = 0; way < HR_SENT_COUNT; way++)
+        hr_json_number(j, names[way], atomic_load_explicit(&sent_bytes[from][to][way], memory_order_relaxed));
+    hr_json_close(j, '}');
+}
+
+/* Between GPUs: nothing where there is one. */
+static void put_traffic(struct hr_json *j)
+{
+    void (*ports)(struct hr_json *) = atomic_load(&put_ports);
+    if (gpu_count < 2)
+        return;
+    hr_json_open(j, "traffic", '[');
+    for (unsigned from = 0; from < gpu_count; from++)
+        for (unsigned to = 0; to < gpu_count; to++)
+            put_sent(j, from, to);
+    hr_json_close(j, ']');
+    if (!ports)
+        return;
+    hr_json_open(j, "ports", '[');
+    ports(j);
+    hr_json_close(j, ']');
 }
 
 static void put_command(struct hr_json *j)
@@ -180,6 +234,7 @@ void hr_stats_tick(void)
         begin_locked(&j, "interval");
         hr_json_number(&j, "t_ns", now - start_ns);
         put_counters(&j);
+        put_traffic(&j);
         hr_json_close(&j, '}');
         write_line_locked(&j);
     }
@@ -256,11 +311,13 @@ void hr_stats_finish(const char *exit_kind)
             hr_json_open(&j, NULL, '{');
             hr_json_number(&j, "index", g);
             hr_json_number(&j, "peak_vram_bytes", hr_stats_peak(g, HR_LEVEL_VRAM));
+            hr_json_number(&j, "peak_peer_bytes", hr_stats_peak(g, HR_LEVEL_PEER));
             hr_json_number(&j, "peak_host_bytes", hr_stats_peak(g, HR_LEVEL_HOST));
             hr_json_close(&j, '}');
         }
         hr_json_close(&j, ']');
         put_counters(&j);
+        put_traffic(&j);
         put_sites(&j);
         hr_json_close(&j, '}');
         write_line_locked(&j);

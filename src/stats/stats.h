@@ -31,10 +31,27 @@ struct hr_stats_gpu {
     char name[96];
     size_t vram_bytes, cap_bytes, window_bytes;
 };
-/* Levels whose peak the summary tells; the caller passes the level after each change. Any thread. */
-enum hr_stats_level { HR_LEVEL_VRAM, HR_LEVEL_HOST, HR_LEVEL_COUNT };
+/* Levels whose peak the summary tells; the caller passes the level after each change. PEER: what the GPU lends. Any thread. */
+enum hr_stats_level { HR_LEVEL_VRAM, HR_LEVEL_PEER, HR_LEVEL_HOST, HR_LEVEL_COUNT };
 void hr_stats_level(unsigned gpu, enum hr_stats_level level, size_t bytes);
 size_t hr_stats_peak(unsigned gpu, enum hr_stats_level level);
+
+/* How copies went from one GPU to another. */
+enum hr_stats_way {
+    HR_SENT_DIRECT,  /* straight */
+    HR_SENT_RELAYED, /* straight from this one to that one, on a way that has other GPUs in between */
+    HR_SENT_STAGED,  /* through host memory */
+    HR_SENT_COUNT
+};
+/* Data went from one GPU's VRAM to another's. Any thread; no lock. */
+void hr_stats_sent(unsigned from, unsigned to, enum hr_stats_way way, uint64_t bytes);
+
+/*
+ * Who tells the traffic of the machine's ports, where it counts that: writes objects into an array, and calls no driver of CUDA. Called with
+ * each interval and summary line, under HR_RANK_STATS.
+ */
+struct hr_json;
+void hr_stats_set_ports(void (*put)(struct hr_json *json));
 
 /* Opens the log that HEADROOM_STATS names (nothing where it is off) and writes its start line. Once, after start-up. */
 void hr_stats_start(const struct hr_stats_gpu *gpus, unsigned gpu_count, size_t host_budget_bytes);
@@ -42,7 +59,7 @@ void hr_stats_start(const struct hr_stats_gpu *gpus, unsigned gpu_count, size_t 
 void hr_stats_tick(void);
 /* Writes an event line: `event` is a short word, `text` one sentence. */
 void hr_stats_event(const char *event, const char *text);
-/* Writes the summary and closes the log. No driver call. */
+/* Writes the summary and closes the log. No call of CUDA. */
 void hr_stats_finish(const char *exit_kind);
 
 /* --- allocation sites ------------------------------------------------------------------------------------------- */

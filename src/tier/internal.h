@@ -12,6 +12,7 @@ struct hr_pool {
     size_t limit_chunks;    /* guarded by lock */
     size_t made_chunks;     /* guarded by lock: exist, pooled or not */
     size_t pooled_chunks;   /* guarded by lock */
+    size_t lent_chunks;     /* guarded by lock: of a VRAM pool, taken for windows of other GPUs */
     struct hr_phys *pooled; /* guarded by lock */
     CUdeviceptr alias_base; /* the reservation for aliases, made at the first take */
     uint32_t alias_count, alias_next;

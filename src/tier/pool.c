@@ -63,6 +63,7 @@ CUresult hr_pool_make_locked(struct hr_pool *pool, CUmemLocation location, uint8
         return CUDA_ERROR_OUT_OF_MEMORY;
     phys->tier = tier;
     phys->gpu = (uint8_t)gpu;
+    phys->reached_by = UINT64_C(1) << gpu;
     phys->alias = hr_pool_alias_take_locked(pool);
     if (!phys->alias) {
         r = CUDA_ERROR_OUT_OF_MEMORY;

@@ -1,6 +1,7 @@
 /*
  * Tiers: where the bytes of a chunk can be. One operations struct each, and a pool of ready physical chunks behind it, so
- * that a move rarely pays for creating one.
+ * that a move rarely pays for creating one. Local VRAM and the peer tier share each GPU's pool: a chunk of it is VRAM to its own
+ * GPU's window, and peer memory to a window of another GPU, to which it is lent.
  *
  * Every physical chunk is mapped once, when it is made, at a private alias address; moves copy through that. The host tier
  * has two kinds, chosen once by trying: chunks of the driver (HOST_NUMA or HOST), which kernels can use at the job's
@@ -12,19 +13,22 @@
 #include "driver/driver.h"
 #include "space/space.h"
 
-enum hr_tier_id { HR_TIER_VRAM, HR_TIER_HOST, HR_TIER_COUNT };
+enum hr_tier_id { HR_TIER_VRAM, HR_TIER_PEER, HR_TIER_HOST, HR_TIER_COUNT };
 
 struct hr_phys {
     CUmemGenericAllocationHandle handle; /* 0 = pinned host memory: cannot be mapped at the job's address */
     CUdeviceptr alias;                   /* device address for copies (pinned memory: its own address) */
-    uint8_t tier, gpu;
-    struct hr_phys *next; /* in a pool */
+    uint8_t tier;                        /* enum hr_tier_id: while it is taken, the tier that it was taken from */
+    uint8_t gpu;                         /* whose pool it is of; in the peer tier the GPU that lends it */
+    uint64_t reached_by;                 /* GPUs (a bit each) whose copies may use the alias; the taker's to change */
+    struct hr_phys *next, *prev;         /* in a pool (next); among the chunks that a GPU lends, the taker's to use */
+    struct hr_chunk *holds;              /* there: what is in it */
 };
 
 struct hr_tier {
     const char *name;
     /*
-     * A physical chunk for the window of `gpu`. OUT_OF_MEMORY: at its limit, or the driver has none: pressure, try another
+     * A physical chunk for the window of `gpu`; in the peer tier one of `gpu`'s own VRAM, for another window. OUT_OF_MEMORY: at its limit, or the driver has none: pressure, try another
      * tier. Other errors verbatim. Needs a current context. Locks: HR_RANK_TIER; driver calls are made under it.
      */
     CUresult (*take)(unsigned gpu, struct hr_phys **phys_out);
@@ -33,14 +37,17 @@ struct hr_tier {
     size_t (*in_use_chunks)(unsigned gpu);       /* taken and not given back */
     size_t (*trim)(unsigned gpu, size_t chunks); /* releases up to so many pooled chunks to the driver; how many */
 };
-extern const struct hr_tier hr_tier_vram HR_HIDDEN, hr_tier_host HR_HIDDEN;
+extern const struct hr_tier hr_tier_vram HR_HIDDEN, hr_tier_peer HR_HIDDEN, hr_tier_host HR_HIDDEN;
 
 static inline const struct hr_tier *hr_tier_of(const struct hr_phys *phys)
 {
-    return phys->tier == HR_TIER_VRAM ? &hr_tier_vram : &hr_tier_host;
+    return phys->tier == HR_TIER_VRAM ? &hr_tier_vram : phys->tier == HR_TIER_PEER ? &hr_tier_peer : &hr_tier_host;
 }
+/* Lets copies of another GPU use the alias of a taken chunk, from now on and also after it was given back. Errors: the driver's
+ * (the GPU cannot reach it, or has no connection left). The taker's lock. */
+CUresult hr_tier_reach(struct hr_phys *phys, unsigned gpu, CUdevice device);
 
-/* Prepares both tiers of a GPU: limits in chunks; vram_alias_chunks = the highest limit that may be set later. Once per GPU,
+/* Prepares the tiers of a GPU: limits in chunks; vram_alias_chunks = the highest limit that may be set later. Once per GPU,
  * before the first take. */
 void hr_tier_init(unsigned gpu, CUdevice device, size_t vram_limit_chunks, size_t vram_alias_chunks,
                   size_t host_limit_chunks);

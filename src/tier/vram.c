@@ -2,12 +2,15 @@
 #include "stats/stats.h"
 #include "tier/internal.h"
 
-/* Local VRAM: chunks of the GPU's own memory, up to a limit that leaves room for contexts and modules. */
+/*
+ * Local VRAM: chunks of the GPU's own memory, up to a limit that leaves room for contexts and modules. What is lent to windows of
+ * other GPUs (the peer tier) comes from the same pools and counts against the same limits.
+ */
 
 struct hr_pool hr_vram_pool[HR_MAX_GPUS];
 static _Atomic(size_t) limit_seen[HR_MAX_GPUS]; /* a copy of limit_chunks that needs no lock */
 
-static CUresult vram_take(unsigned gpu, struct hr_phys **phys_out)
+static CUresult take(unsigned gpu, bool lend, struct hr_phys **phys_out)
 {
     struct hr_pool *pool = &hr_vram_pool[gpu];
     CUresult r = CUDA_SUCCESS;
@@ -18,13 +21,23 @@ static CUresult vram_take(unsigned gpu, struct hr_phys **phys_out)
     else if (!phys)
         r = hr_pool_make_locked(pool, (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = pool->device},
                                 HR_TIER_VRAM, gpu, &phys);
-    size_t bytes = pool->made_chunks << hr_space.chunk_shift;
+    if (r == CUDA_SUCCESS && lend)
+        pool->lent_chunks++;
+    size_t bytes = pool->made_chunks << hr_space.chunk_shift, lent_bytes = pool->lent_chunks << hr_space.chunk_shift;
     hr_mutex_unlock(&pool->lock);
     if (r == CUDA_SUCCESS) {
+        phys->tier = lend ? HR_TIER_PEER : HR_TIER_VRAM;
         hr_stats_level(gpu, HR_LEVEL_VRAM, bytes);
+        if (lend)
+            hr_stats_level(gpu, HR_LEVEL_PEER, lent_bytes);
         *phys_out = phys;
     }
     return r;
+}
+
+static CUresult vram_take(unsigned gpu, struct hr_phys **phys_out)
+{
+    return take(gpu, false, phys_out);
 }
 
 static void vram_give(struct hr_phys *phys)
@@ -35,9 +48,21 @@ static size_t vram_available(unsigned gpu)
 {
     return hr_pool_available(&hr_vram_pool[gpu]);
 }
+static size_t lent(unsigned gpu)
+{
+    struct hr_pool *pool = &hr_vram_pool[gpu];
+    hr_mutex_lock(&pool->lock);
+    size_t n = pool->lent_chunks;
+    hr_mutex_unlock(&pool->lock);
+    return n;
+}
 static size_t vram_in_use(unsigned gpu)
 {
-    return hr_pool_in_use(&hr_vram_pool[gpu]);
+    struct hr_pool *pool = &hr_vram_pool[gpu];
+    hr_mutex_lock(&pool->lock);
+    size_t n = pool->made_chunks - pool->pooled_chunks - pool->lent_chunks;
+    hr_mutex_unlock(&pool->lock);
+    return n;
 }
 static size_t vram_trim(unsigned gpu, size_t chunks)
 {
@@ -52,6 +77,43 @@ const struct hr_tier hr_tier_vram = {
     .in_use_chunks = vram_in_use,
     .trim = vram_trim,
 };
+
+static CUresult peer_take(unsigned gpu, struct hr_phys **phys_out)
+{
+    return take(gpu, true, phys_out);
+}
+
+static void peer_give(struct hr_phys *phys)
+{
+    struct hr_pool *pool = &hr_vram_pool[phys->gpu];
+    hr_mutex_lock(&pool->lock);
+    size_t bytes = --pool->lent_chunks << hr_space.chunk_shift;
+    hr_mutex_unlock(&pool->lock);
+    hr_stats_level(phys->gpu, HR_LEVEL_PEER, bytes);
+    phys->tier = HR_TIER_VRAM;
+    hr_pool_push(pool, phys);
+}
+
+const struct hr_tier hr_tier_peer = {
+    .name = "peer",
+    .take = peer_take,
+    .give = peer_give,
+    .available_chunks = vram_available,
+    .in_use_chunks = lent,
+    .trim = vram_trim,
+};
+
+CUresult hr_tier_reach(struct hr_phys *phys, unsigned gpu, CUdevice device)
+{
+    CUmemAccessDesc grant = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    if (phys->reached_by >> gpu & 1 || !phys->handle)
+        return CUDA_SUCCESS;
+    CUresult r = hr_drv.cuMemSetAccess(phys->alias, hr_chunk_bytes(), &grant, 1);
+    if (r == CUDA_SUCCESS)
+        phys->reached_by |= UINT64_C(1) << gpu;
+    return r;
+}
 
 void hr_tier_vram_set_limit(unsigned gpu, size_t chunks)
 {

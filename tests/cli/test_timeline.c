@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,11 +47,12 @@ static struct hr_test_result draw(const char *text)
     return hr_test_run(ARGV(command, "report", "--timeline", log_path), NULL);
 }
 
+/* Without strstr, which AddressSanitizer lets look at all of the rest each time. */
 static size_t count(const char *text, const char *part)
 {
-    size_t n = 0;
-    for (const char *at = text; (at = strstr(at, part)) != NULL; at++) {
-        n++;
+    size_t n = 0, part_bytes = strlen(part);
+    for (const char *at = text; *at != '\0'; at++) {
+        n += *at == *part && strncmp(at, part, part_bytes) == 0;
     }
     return n;
 }
@@ -105,6 +107,42 @@ Test(timeline, many_short_operations_make_no_more_bars_than_can_be_seen)
     cr_expect(count(r.out, "<title>") < 14000 && count(r.out, "<title>") > 2000, "%zu bars", count(r.out, "<title>"));
     hr_test_result_finish(&r);
     free(text);
+}
+
+/* Shown failing by looking each name up among all: it took half a minute. */
+Test(timeline, every_operation_may_have_a_name_of_its_own)
+{
+    struct rusage used_by_command;
+    size_t room = 16 << 20, used = 0;
+    char *text = malloc(room);
+    cr_assert(text != NULL);
+    used += (size_t)snprintf(text, room, HEAD(1, 1));
+    for (int i = 0; i < 100000; i++) {
+        used += (size_t)snprintf(text + used, room - used,
+                                 "%s{\"gpu\": 0, \"engine\": \"sms\", \"stream\": 1, \"start_ns\": %d, "
+                                 "\"end_ns\": %d, \"bytes\": 1, \"name\": \"kernel_%06d\"}",
+                                 i != 0 ? "," : "", i * 10, i * 10 + (i == 77777 ? 9 : 5), i);
+    }
+    snprintf(text + used, room - used, "]}");
+    struct hr_test_result r = draw(text);
+    cr_assert(r.status == 0, "%s", r.err);
+    getrusage(RUSAGE_CHILDREN, &used_by_command);
+    cr_expect(used_by_command.ru_utime.tv_sec < 15, "it took %ld s", (long)used_by_command.ru_utime.tv_sec);
+    cr_expect(count(r.out, ">kernel_077777, 1 times, 9 ns<") == 1 && count(r.out, "other kernels<") == 1);
+    hr_test_result_finish(&r);
+    free(text);
+}
+
+/* XML has no place for most control characters, nor for what is not UTF-8. */
+Test(timeline, names_of_any_bytes_make_a_picture)
+{
+    struct hr_test_result r = draw(HEAD(1, 1) OPERATION(
+        "sms", 3, 0, 5, "a\\u0001\xff\xc3(\xed\xa0\x80\\ufffe\xf5\x80\xc3\xa9\xf0\x9f\x98\x80z") "]}");
+    cr_assert(r.status == 0, "%s", r.err);
+    cr_expect(count(r.out, "<title>a?"
+                           "?(????????\xc3\xa9\xf0\x9f\x98\x80z: 5 ns") == 2,
+              "%s", r.out);
+    hr_test_result_finish(&r);
 }
 
 Test(timeline, what_is_no_timeline_is_refused_in_one_line)

@@ -10,6 +10,18 @@
 #include "support/spawn.h"
 
 #define ARGV(...) ((const char *const[]){__VA_ARGS__, NULL})
+#if defined(__SANITIZE_THREAD__)
+#define SLOW 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SLOW 1
+#endif
+#endif
+#ifndef SLOW
+#define SLOW 0
+#endif
+#define HANG_WAIT                                                                                                      \
+    (SLOW ? "HEADROOM_VERIFY_WAIT=8s" : "HEADROOM_VERIFY_WAIT=1500ms") /* a machine may have much else to do */
 #define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static const char *command;
@@ -143,6 +155,48 @@ Test(topo, a_files_machine_is_shown_without_any_gpu)
     }
 }
 
+/* From the matrix on; the line before says where the machine comes from. */
+static const char *below_title(const char *text)
+{
+    const char *blank = strstr(text, "\n\n");
+
+    cr_assert(blank != NULL, "%s", text);
+    return blank + 2;
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "we");
+
+    cr_assert(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+Test(topo, known_machines_are_the_same_written_and_read_again_and_as_what_a_job_is_told)
+{
+    static const char *const names[] = {"dgx1v", "mi250x", "a100x4", "hgx-h100", "pcie8"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[128], topo[640], machine[640];
+        snprintf(path, sizeof path, "%s/written.xml", folder);
+        snprintf(topo, sizeof topo, "HEADROOM_TOPO=%s", machine_file(names[i]));
+        snprintf(machine, sizeof machine, "topo=%s,vram=64M", machine_file(names[i]));
+        char *read = output(ARGV(command, "topo", "--file", machine_file(names[i])), NULL);
+        char *xml = output(ARGV(command, "topo", "--file", machine_file(names[i]), "--xml"), NULL);
+        write_file(path, xml);
+        char *again = output(ARGV(command, "topo", "--file", path), NULL);
+        cr_expect(strcmp(below_title(read), below_title(again)) == 0, "%s: %s is not %s", names[i], again, read);
+        char *found = output(ARGV(command, "topo", "--sim", machine), ENV(topo));
+        cr_expect(strstr(found, "links as NVML, PCIe as topology file tells") != NULL, "%s", found);
+        size_t matrix = (size_t)(strstr(below_title(read), "\n\n") - below_title(read));
+        cr_expect(strncmp(below_title(read), below_title(found), matrix) == 0, "%s: %s is not %s", names[i], found,
+                  read);
+        free(read);
+        free(xml);
+        free(again);
+        free(found);
+    }
+}
+
 Test(topo, a_simulated_node_is_discovered_through_its_driver_and_nvml)
 {
     cJSON *json = json_of(ARGV(command, "topo", "--sim", "dgx1v,vram=64M", "--json"), NULL, NULL);
@@ -253,7 +307,7 @@ Test(topo, a_bad_topology_file_is_named_in_one_line_and_done_without)
 
 Test(topo, extras_beside_a_file_have_the_last_word)
 {
-    char path[128];
+    char path[640];
 
     snprintf(path, sizeof path, "cp %s %s/m.xml", machine_file("square4"), folder);
     cr_assert(system(path) == 0);
@@ -354,7 +408,7 @@ Test(topo, a_path_that_hangs_is_found_in_time_and_the_others_are_still_tried)
 {
     char *err;
     cJSON *json = json_of(ARGV(command, "topo", "--sim", "square4,vram=64M", "--measure", "--json"),
-                          ENV("SIMGPU_LINK=hang:0-2", "HEADROOM_VERIFY_WAIT=700ms", cache_env), &err);
+                          ENV("SIMGPU_LINK=hang:0-2", HANG_WAIT, cache_env), &err);
 
     expect_text(pair(json, 0, 2), "state", "hangs");
     expect_text(pair(json, 2, 0), "state", "hangs");
@@ -369,6 +423,34 @@ Test(topo, a_path_that_hangs_is_found_in_time_and_the_others_are_still_tried)
     expect_text(pair(json, 0, 2), "state", "hangs");
     cr_expect(hr_test_is_one_line(kept), "%s", kept);
     free(kept);
+    cJSON_Delete(json);
+}
+
+/* Ten cards below one socket: each reaches nine others over PCIe, and has eight connections. */
+Test(topo, K50_trials_take_no_more_connections_than_a_gpu_has)
+{
+    char path[128], machine[160], text[4096];
+    int length = snprintf(text, sizeof text,
+                          "<system version=\"1\">\n<cpu numaid=\"0\" affinity=\"ffff\" arch=\"x86_64\" "
+                          "vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"85\">\n");
+
+    if (SLOW && !getenv("HEADROOM_TEST_LONG")) {
+        return;
+    }
+    for (int i = 0; i < 10; i++) {
+        length += snprintf(text + length, sizeof text - (size_t)length,
+                           "<pci busid=\"0000:%02x:00.0\" class=\"0x030000\" link_speed=\"16.0 GT/s PCIe\" "
+                           "link_width=\"16\"><gpu dev=\"%d\" sm=\"80\" rank=\"%d\" gdr=\"0\"/></pci>\n",
+                           i + 16, i, i);
+    }
+    snprintf(text + length, sizeof text - (size_t)length, "</cpu>\n</system>\n");
+    snprintf(path, sizeof path, "%s/ten.xml", folder);
+    write_file(path, text);
+    snprintf(machine, sizeof machine, "topo=%s,model=a100-pcie,vram=32M", path);
+    cJSON *json = json_of(ARGV(command, "topo", "--sim", machine, "--measure", "--json"), NULL, NULL);
+    for (int i = 0; i < 90; i++) {
+        expect_text(cJSON_GetArrayItem(cJSON_GetObjectItem(json, "pairs"), i), "state", "good");
+    }
     cJSON_Delete(json);
 }
 

@@ -5,12 +5,16 @@
 #include "fabric/verify.h"
 
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 static void machine(const char *description, const char *faults)
 {
@@ -78,6 +82,53 @@ Test(discover, a_way_that_corrupts_is_down_in_the_jobs_topology)
     cr_expect_float_eq(rate(topology, 0, 2), 46, 0.5);
     cr_expect(!hr_pair_usable(hr_discovery_of_process(), 2, 3));
     hr_topology_destroy(topology);
+}
+
+/* A command that leaves a mark when it is started. */
+static void use_marking_command(char *script, char *mark)
+{
+    char text[160];
+    int fd = mkstemp(script);
+
+    strcpy(mark, script);
+    strcat(mark, ".started");
+    int length = snprintf(text, sizeof text, "#!/bin/sh\n: > %s\n", mark);
+    cr_assert(fd >= 0 && write(fd, text, (size_t)length) == length && fchmod(fd, 0700) == 0 && close(fd) == 0);
+    hr_verify_use_command(script);
+}
+
+static void set_link(int element, int port, bool up)
+{
+    void *driver = dlopen(hr_driver_path(), RTLD_LAZY | RTLD_NOLOAD);
+    int (*set)(int, int, bool) = driver ? (int (*)(int, int, bool))dlsym(driver, "sg_node_link_set") : NULL;
+
+    cr_assert(set && set(element, port, up) == 0);
+}
+
+Test(discover, asked_again_it_sees_links_that_went_and_came_and_tries_no_copy_again)
+{
+    char script[] = "/tmp/headroom-mark-XXXXXX", mark[64];
+    static const struct {
+        bool first, second;
+        double gbps;
+    } steps[] = {{false, true, 23}, {false, false, 0}, {true, true, 46}};
+
+    machine("square4,vram=64M", "corrupt:2-3");
+    hr_verify_use_command(getenv("TEST_HEADROOM"));
+    hr_topology_destroy(discover());
+    use_marking_command(script, mark);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        set_link(0, 0, steps[i].first);
+        set_link(0, 1, steps[i].second);
+        struct hr_topology *topology = discover();
+        cr_expect_float_eq(rate(topology, 0, 1), steps[i].gbps, 0.5, "step %zu: %g", i, rate(topology, 0, 1));
+        cr_expect_eq(rate(topology, 2, 3), 0, "it corrupted");
+        cr_expect_float_eq(rate(topology, 0, 2), 46, 0.5);
+        hr_topology_destroy(topology);
+    }
+    cr_expect(access(mark, F_OK) != 0, "copies were tried again");
+    unlink(script);
+    unlink(mark);
 }
 
 Test(discover, a_job_whose_memory_is_full_still_gets_an_answer)

@@ -161,14 +161,14 @@ Test(text, targets_are_the_text_one_character_later)
     cr_assert_eq(text_load(NULL, &text), 0);
     cr_expect(text.symbol_count > 20000, "%zu characters", text.symbol_count);
     cr_expect(text.vocabulary > 40 && text.vocabulary < 128, "%d", text.vocabulary);
-    text_batch(&text, &small, 1, 1, tokens, targets);
+    text_batch(&text, &small, 1, 1, 1, tokens, targets);
     for (int row = 0; row < 2; row++)
         cr_expect_eq(memcmp(tokens + row * 5 + 1, targets + row * 5, 4 * sizeof(int)), 0);
     for (int i = 0; i < 10; i++)
         cr_expect(tokens[i] >= 0 && tokens[i] < text.vocabulary && targets[i] >= 0 && targets[i] < text.vocabulary);
-    text_batch(&text, &small, 1, 1, other, targets);
+    text_batch(&text, &small, 1, 1, 1, other, targets);
     cr_expect_eq(memcmp(tokens, other, sizeof tokens), 0);
-    text_batch(&text, &small, 1, 2, other, targets);
+    text_batch(&text, &small, 1, 1, 2, other, targets);
     cr_expect_neq(memcmp(tokens, other, sizeof tokens), 0);
     text_finish(&text);
 }
@@ -183,7 +183,7 @@ static struct footprint footprint_of_flags(const char *flags, double *total_mib_
         argv[argc++] = word;
     cr_assert_eq(options_parse(argc, argv, &o), OPTIONS_RUN);
     struct shape shape = {o.layers, o.width, o.heads, o.context, o.batch, 61};
-    struct footprint f = footprint_of(&shape);
+    struct footprint f = footprint_of(&shape, &(struct slice){.end = shape.layers, .passes = 1});
     *total_mib_out = 0;
     for (int c = 0; c < MEMORY_CLASSES; c++)
         *total_mib_out += (double)f.bytes[c] / 1048576;

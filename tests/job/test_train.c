@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,46 @@ static double loss_of(const char *out, const char *step)
     return loss;
 }
 
+/* One batch through a pipeline is the same arithmetic as on one GPU, so every bit is the same. */
+Test(train, a_pipeline_of_one_batch_computes_what_one_gpu_does)
+{
+    struct outcome *one = run(TINY " --layers 5");
+    cr_assert_eq(one->status, 0, "%s", one->err);
+    static const char *const pipelines[] = {"--gpus 2", "--gpus 5", "--gpus 3 --streams 3", "--gpus 2 --arena"};
+    for (size_t i = 0; i < sizeof pipelines / sizeof pipelines[0]; i++) {
+        char flags[256];
+        snprintf(flags, sizeof flags, TINY " --layers 5 --parallel pipeline --batches 1 %s", pipelines[i]);
+        struct outcome *o = run_on("h200,gpus=5", flags);
+        cr_expect_eq(o->status, 0, "%s: status %d\n%s", flags, o->status, o->err);
+        cr_expect_str_eq(o->out, one->out, "%s", flags);
+        free(o);
+    }
+    free(one);
+}
+
+/* Several batches, on one GPU or on several, are sums in another order: the loss agrees as far as floats do. */
+Test(train, several_batches_train_like_one_large_one)
+{
+    static const char *const teams[] = {"--gpus 4", "--gpus 4 --streams 3", "--gpus 2 --parallel pipeline --batches 4",
+                                        "--gpus 3 --parallel pipeline --batches 4 --streams 2"};
+    struct outcome *large = run("--layers 3 --width 24 --heads 3 --context 19 --batch 8 --steps 3");
+    cr_assert_eq(large->status, 0, "%s", large->err);
+    for (size_t i = 0; i < sizeof teams / sizeof teams[0]; i++) {
+        char flags[256];
+        snprintf(flags, sizeof flags, "--layers 3 --width 24 --heads 3 --context 19 --batch 2 --steps 3 %s", teams[i]);
+        struct outcome *o = run_on("h200,gpus=4", flags);
+        cr_assert_eq(o->status, 0, "%s: status %d\n%s", flags, o->status, o->err);
+        for (int step = 1; step <= 3; step++) {
+            char word[32];
+            snprintf(word, sizeof word, "step %d loss ", step);
+            double expected = loss_of(large->out, word), got = loss_of(o->out, word);
+            cr_expect(fabs(got - expected) < 1e-4 * expected, "%s: step %d: %g, not %g", flags, step, got, expected);
+        }
+        free(o);
+    }
+    free(large);
+}
+
 Test(train, loss_falls_by_a_fifth)
 {
     struct outcome *o = run("--layers 2 --width 32 --heads 4 --context 32 --batch 4 --steps 24");
@@ -183,6 +224,10 @@ Test(train, bad_input_is_one_clear_line)
         {"--lr nan", "train_gpt: --lr: 'nan' is not a number above 0 and at most 1\n", 2},
         {"--steps", "train_gpt: --steps needs a value\n", 2},
         {"--arena=1", "train_gpt: --arena takes no value\n", 2},
+        {"--parallel both", "train_gpt: --parallel: 'both' is neither data nor pipeline\n", 2},
+        {"--parallel pipeline --gpus 9 --layers 8",
+         "train_gpt: a pipeline of --gpus 9 needs at least as many --layers as that, not 8\n", 2},
+        {"--cpu-check --gpus 2", "train_gpt: --cpu-check is for one GPU, not for --gpus 2\n", 2},
         {"--speed 9", "train_gpt: unknown flag '--speed'; train_gpt --help lists the flags\n", 2},
         {"--data /dev/null", "train_gpt: the text has 0 characters; --context 64 needs more than that\n", 2},
         {"--data /nonexistent", "train_gpt: --data: /nonexistent: No such file or directory\n", 1},

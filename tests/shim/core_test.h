@@ -51,6 +51,8 @@ const char *__lsan_default_suppressions(void)
     } while (0)
 #define OK(call) GIVES(CUDA_SUCCESS, call)
 
+#define REPORT_MOST ((size_t)1 << 20) /* of a large machine: each of its links has a line */
+
 static bool is_apart; /* this is such a process */
 static inline __attribute__((format(printf, 4, 5))) void check_failed(const char *file, int line, const char *condition,
                                                                       const char *format, ...)
@@ -130,13 +132,12 @@ static inline char *apart(void (*body)(void))
         exit(0);
     }
     cr_assert(child > 0 && waitpid(child, &status, 0) == child);
-    enum { MOST_REPORT = 1 << 18 };
-    char *report = calloc(1, MOST_REPORT);
+    char *report = calloc(1, REPORT_MOST);
     CHECK(*done && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the process ended early: status 0x%x", status);
     cr_assert(report && read(fd, report, 1) >= 0);
     close(fd);
     fd = open(path, O_RDONLY | O_CLOEXEC); /* it was replaced, not written in place */
-    cr_assert(read(fd, report, MOST_REPORT - 1) > 0, "no report");
+    cr_assert(read(fd, report, REPORT_MOST - 1) > 0, "no report");
     close(fd);
     unlink(path);
     return report;

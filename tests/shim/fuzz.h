@@ -17,8 +17,9 @@
 #define FUZZ_SHARED 6
 #define FUZZ_OWN 10
 #define FUZZ_WORKERS_MOST 8
-#define FUZZ_BUFFERS (FUZZ_SHARED + FUZZ_OWN * FUZZ_WORKERS_MOST)
+#define FUZZ_BUFFERS (FUZZ_SHARED + FUZZ_OWN * FUZZ_WORKERS_MOST) /* there are no more GPUs than workers */
 #define FUZZ_STREAMS 4
+#define FUZZ_GPUS_MOST 8
 #define FUZZ_STAGING 4
 #define FUZZ_STAGING_BYTES ((size_t)256 << 10)
 
@@ -30,27 +31,32 @@ struct fuzz_buffer {
     CUdeviceptr address;
     size_t bytes;
     uint8_t *model;
-    CUevent last; /* behind the last operation */
-    bool used;    /* whether `last` was recorded */
+    CUevent last[FUZZ_GPUS_MOST]; /* behind the last operation, if that was of this GPU */
+    int last_gpu;                 /* -1 = there was none */
 };
 
 struct fuzz_worker {
     unsigned index;
+    unsigned gpu; /* whose context is current */
     uint64_t random;
-    CUstream stream[FUZZ_STREAMS];
+    CUstream stream[FUZZ_GPUS_MOST][FUZZ_STREAMS];
     struct {
         uint8_t *host; /* pinned: an asynchronous copy reads it late */
-        CUevent done;
-        bool used;
+        CUevent done[FUZZ_GPUS_MOST];
+        int used; /* by this GPU; -1 = not */
     } staging[FUZZ_STAGING];
 };
 
 struct fuzz {
     uint64_t seed;
-    unsigned workers;
-    bool host_mapped; /* whether kernels can reach host memory */
-    CUcontext context;
-    CUfunction affine, mix, add_table, slow_affine;
+    unsigned workers, gpus;
+    unsigned sets;     /* of buffers, one a worker or, if there are fewer workers, one a GPU */
+    size_t most_bytes; /* of a buffer */
+    bool host_mapped;  /* whether kernels can reach host memory */
+    CUcontext context[FUZZ_GPUS_MOST];
+    struct {
+        CUfunction affine, mix, add_table, slow_affine;
+    } code[FUZZ_GPUS_MOST];
     struct fuzz_buffer buffer[FUZZ_BUFFERS];
     _Atomic(unsigned) provoked; /* 1 + the buffer that the mover should take next; 0 = any */
     _Atomic(bool) stop;
@@ -80,5 +86,7 @@ bool fuzz_allocate(struct fuzz_worker *w, struct fuzz_buffer *b, size_t bytes);
 /* Compares all of a buffer with its model. */
 void fuzz_verify(struct fuzz_worker *w, struct fuzz_buffer *b, size_t offset, size_t bytes);
 void fuzz_worker_start(struct fuzz_worker *w, unsigned index);
+/* Makes the GPU's context current, for a worker or for any thread (NULL). */
+void fuzz_go_to(struct fuzz_worker *w, unsigned gpu);
 
 #endif

@@ -1,6 +1,8 @@
 /*
- * The fuzzer's program: fuzz_model [seconds=60] [seed=1] [threads=3] [host=mapped|denied] [commit=auto|lazy] [vram=32M].
- * HEADROOM_FUZZ_SECONDS in the environment overrides `seconds`; with HEADROOM_TEST_LONG, long=N overrides both. SIMGPU_CHECK
+ * The fuzzer's program: fuzz_model [seconds=60] [seed=1] [threads=3] [host=mapped|denied] [commit=auto|lazy] [vram=32M]
+ * [machine=h200] [gpus=1] [operations=N] [most=BYTES]. With more GPUs than one they are all peers as far as the machine lets them; each worker has one
+ * of them, or, where there are fewer workers, takes them in turn, and one worker moves memory itself between its operations. It ends
+ * after N operations, if that comes first. HEADROOM_FUZZ_SECONDS in the environment overrides `seconds`; with HEADROOM_TEST_LONG, long=N overrides both. SIMGPU_CHECK
  * makes simgpu look for what is undefined: it must find nothing. Ends with status 0, or 1 and what was found.
  */
 #include "fuzz.h"
@@ -18,11 +20,12 @@
 #include "residency/access.h"
 #include "stats/stats.h"
 
-struct fuzz fuzz = {.seed = 1, .workers = 3, .host_mapped = true};
+struct fuzz fuzz = {.seed = 1, .workers = 3, .gpus = 1, .sets = 1, .most_bytes = SIZE_MAX, .host_mapped = true};
 extern const unsigned char shim_ptx[];
 
 static double seconds = 60, long_seconds;
-static const char *commit_mode = "auto", *vram = "32M";
+static const char *commit_mode = "auto", *vram = "32M", *model = "h200";
+static uint64_t operations_most = UINT64_MAX;
 
 /* --- history and failure ------------------------------------------------------------------------------------------ */
 
@@ -64,15 +67,19 @@ static void print_tail(const struct fuzz_buffer *buffer)
 
 static void print_counts(FILE *f)
 {
-    fprintf(f,
-            "seed %llu: %llu operations, %llu evictions, %llu restores, %llu bytes compared, %llu refused allocations; "
-            "moved out %llu bytes, in %llu bytes, moves given up %llu, copies repeated %llu\n",
-            (unsigned long long)fuzz.seed, (unsigned long long)fuzz.operations, (unsigned long long)fuzz.evictions,
-            (unsigned long long)fuzz.restores, (unsigned long long)fuzz.verified_bytes, (unsigned long long)fuzz.ooms,
-            (unsigned long long)hr_stat_sum(HR_STAT_moved_out_bytes),
-            (unsigned long long)hr_stat_sum(HR_STAT_moved_in_bytes),
-            (unsigned long long)hr_stat_sum(HR_STAT_moves_given_up),
-            (unsigned long long)hr_stat_sum(HR_STAT_copies_repeated));
+    fprintf(
+        f,
+        "seed %llu: %llu operations, %llu evictions, %llu restores, %llu bytes compared, %llu refused allocations; "
+        "moved out %llu bytes, in %llu bytes, moves given up %llu, copies repeated %llu; of that lent %llu bytes, and "
+        "called in %llu bytes\n",
+        (unsigned long long)fuzz.seed, (unsigned long long)fuzz.operations, (unsigned long long)fuzz.evictions,
+        (unsigned long long)fuzz.restores, (unsigned long long)fuzz.verified_bytes, (unsigned long long)fuzz.ooms,
+        (unsigned long long)hr_stat_sum(HR_STAT_moved_out_bytes),
+        (unsigned long long)hr_stat_sum(HR_STAT_moved_in_bytes),
+        (unsigned long long)hr_stat_sum(HR_STAT_moves_given_up),
+        (unsigned long long)hr_stat_sum(HR_STAT_copies_repeated),
+        (unsigned long long)hr_stat_sum(HR_STAT_lent_out_bytes),
+        (unsigned long long)hr_stat_sum(HR_STAT_called_in_bytes));
 }
 
 void fuzz_fail(const struct fuzz_buffer *buffer, const char *format, ...)
@@ -124,17 +131,39 @@ static void tell_pace(void)
 
 static struct fuzz_worker workers[FUZZ_WORKERS_MOST];
 
+/* One worker on several GPUs: nothing runs beside it, so that nothing that it does is undefined. */
+static bool alone(void)
+{
+    return fuzz.workers == 1 && fuzz.gpus > 1;
+}
+
+static void move_one(struct hr_thread *t, uint64_t *state);
+
+static size_t first_bytes(size_t bytes)
+{
+    return bytes < fuzz.most_bytes ? bytes : fuzz.most_bytes;
+}
+
 static void *work(void *arg)
 {
     struct fuzz_worker *w = arg;
-    FUZZ_OK(cuCtxSetCurrent(fuzz.context));
+    uint64_t state = fuzz.seed * 77 + 5;
     fuzz_worker_start(w, (unsigned)(w - workers));
-    for (unsigned i = 0; i < FUZZ_OWN; i++)
-        if (!fuzz_allocate(w, &fuzz.buffer[FUZZ_SHARED + w->index * FUZZ_OWN + i], 4096 + i * 300000))
-            fuzz_fail(NULL, "the first allocations do not fit");
+    for (unsigned set = w->index; set < fuzz.sets; set += fuzz.workers) {
+        fuzz_go_to(w, set % fuzz.gpus);
+        for (unsigned i = 0; i < FUZZ_OWN; i++)
+            if (!fuzz_allocate(w, &fuzz.buffer[FUZZ_SHARED + set * FUZZ_OWN + i], first_bytes(4096 + i * 300000)))
+                fuzz_fail(NULL, "the first allocations do not fit");
+    }
     while (!atomic_load(&fuzz.stop)) {
         fuzz_operate(w);
-        keep_pace();
+        for (int tries = 0; alone() && tries < 8 && atomic_load(&fuzz.operations) > 8 * atomic_load(&fuzz.evictions);
+             tries++)
+            move_one(hr_thread_self(), &state);
+        if (!alone())
+            keep_pace();
+        if (atomic_load(&fuzz.operations) >= operations_most)
+            atomic_store(&fuzz.stop, true);
     }
     return NULL;
 }
@@ -143,7 +172,7 @@ static void *work(void *arg)
 static void move_one(struct hr_thread *t, uint64_t *state)
 {
     unsigned wanted = atomic_exchange(&fuzz.provoked, 0);
-    unsigned buffers = FUZZ_SHARED + FUZZ_OWN * fuzz.workers;
+    unsigned buffers = FUZZ_SHARED + FUZZ_OWN * fuzz.sets;
     struct fuzz_buffer *b = &fuzz.buffer[wanted ? wanted - 1 : fuzz_random(state) % buffers];
     /* Without its lock, which its worker may hold while it provokes: at worst the range is an old one. */
     CUdeviceptr address = atomic_load(&b->told_address);
@@ -170,7 +199,7 @@ static void *move(void *arg)
 {
     (void)arg;
     uint64_t state = fuzz.seed * 77 + 5;
-    FUZZ_OK(cuCtxSetCurrent(fuzz.context));
+    fuzz_go_to(NULL, 0);
     struct hr_thread *t = hr_thread_self();
     while (!atomic_load(&fuzz.stop)) {
         move_one(t, &state);
@@ -182,33 +211,54 @@ static void *move(void *arg)
 
 /* --- the run ------------------------------------------------------------------------------------------------------ */
 
-static void start(void)
+static void start_gpu(unsigned gpu)
 {
     CUmodule module;
-    FUZZ_OK(cuInit(0));
-    FUZZ_OK(cuCtxCreate_v2(&fuzz.context, 0, 0));
+    FUZZ_OK(cuCtxCreate_v2(&fuzz.context[gpu], 0, (CUdevice)gpu));
     FUZZ_OK(cuModuleLoadData(&module, shim_ptx));
-    FUZZ_OK(cuModuleGetFunction(&fuzz.affine, module, "affine"));
-    FUZZ_OK(cuModuleGetFunction(&fuzz.mix, module, "mix"));
-    FUZZ_OK(cuModuleGetFunction(&fuzz.add_table, module, "add_table"));
-    FUZZ_OK(cuModuleGetFunction(&fuzz.slow_affine, module, "slow_affine"));
+    FUZZ_OK(cuModuleGetFunction(&fuzz.code[gpu].affine, module, "affine"));
+    FUZZ_OK(cuModuleGetFunction(&fuzz.code[gpu].mix, module, "mix"));
+    FUZZ_OK(cuModuleGetFunction(&fuzz.code[gpu].add_table, module, "add_table"));
+    FUZZ_OK(cuModuleGetFunction(&fuzz.code[gpu].slow_affine, module, "slow_affine"));
+    for (unsigned i = 0; i < FUZZ_BUFFERS; i++) {
+        FUZZ_OK(cuEventCreate(&fuzz.buffer[i].last[gpu], CU_EVENT_DISABLE_TIMING));
+        fuzz.buffer[i].last_gpu = -1;
+    }
+}
+
+static void start(void)
+{
+    static struct fuzz_worker first;
+    FUZZ_OK(cuInit(0));
+    for (unsigned g = 0; g < fuzz.gpus; g++)
+        start_gpu(g);
+    for (unsigned g = 0; g < fuzz.gpus; g++) {
+        fuzz_go_to(NULL, g);
+        for (unsigned other = 0; other < fuzz.gpus; other++) {
+            int can = 0;
+            if (other != g)
+                FUZZ_OK(cuDeviceCanAccessPeer(&can, (CUdevice)g, (CUdevice)other));
+            if (can)
+                FUZZ_OK(cuCtxEnablePeerAccess(fuzz.context[other], 0));
+        }
+    }
     for (unsigned i = 0; i < FUZZ_BUFFERS; i++) {
         pthread_mutex_init(&fuzz.buffer[i].lock, NULL);
         fuzz.buffer[i].index = i;
-        FUZZ_OK(cuEventCreate(&fuzz.buffer[i].last, CU_EVENT_DISABLE_TIMING));
     }
-    static struct fuzz_worker first;
     fuzz_worker_start(&first, FUZZ_WORKERS_MOST);
-    for (unsigned i = 0; i < FUZZ_SHARED; i++)
-        if (!fuzz_allocate(&first, &fuzz.buffer[i], 3000 + i * 1000000))
+    for (unsigned i = 0; i < FUZZ_SHARED; i++) {
+        fuzz_go_to(&first, i % fuzz.gpus);
+        if (!fuzz_allocate(&first, &fuzz.buffer[i], first_bytes(3000 + i * 1000000)))
             fuzz_fail(NULL, "the first allocations do not fit");
+    }
 }
 
 static void finish(void)
 {
     static struct fuzz_worker last;
     fuzz_worker_start(&last, FUZZ_WORKERS_MOST);
-    for (unsigned i = 0; i < FUZZ_SHARED + FUZZ_OWN * fuzz.workers; i++) {
+    for (unsigned i = 0; i < FUZZ_SHARED + FUZZ_OWN * fuzz.sets; i++) {
         struct fuzz_buffer *b = &fuzz.buffer[i];
         if (b->address) {
             fuzz_verify(&last, b, 0, b->bytes);
@@ -216,8 +266,12 @@ static void finish(void)
             free(b->model);
         }
     }
-    FUZZ_OK(cuCtxSynchronize());
-    if (fuzz.evictions * 10 + AHEAD < fuzz.operations)
+    for (unsigned g = 0; g < fuzz.gpus; g++) {
+        fuzz_go_to(NULL, g);
+        FUZZ_OK(cuCtxSynchronize());
+    }
+    /* What several GPUs use may have to stay where their atomics meet. */
+    if (fuzz.evictions * (fuzz.gpus > 1 ? 50 : 10) + AHEAD < fuzz.operations)
         fuzz_fail(NULL, "only %llu evictions with %llu operations", (unsigned long long)fuzz.evictions,
                   (unsigned long long)fuzz.operations);
     if (hr_lock_violations() > 0)
@@ -232,14 +286,16 @@ static void run(void)
     pthread_t mover, thread[FUZZ_WORKERS_MOST];
     start();
     uint64_t end_ns = hr_clock_ns() + (uint64_t)(seconds * 1e9);
-    pthread_create(&mover, NULL, move, NULL);
+    if (!alone())
+        pthread_create(&mover, NULL, move, NULL);
     for (unsigned i = 0; i < fuzz.workers; i++)
         pthread_create(&thread[i], NULL, work, &workers[i]);
     struct timespec tick = {0, 50000000};
-    while (hr_clock_ns() < end_ns)
+    while (hr_clock_ns() < end_ns && !atomic_load(&fuzz.stop))
         nanosleep(&tick, NULL);
     atomic_store(&fuzz.stop, true);
-    pthread_join(mover, NULL);
+    if (!alone())
+        pthread_join(mover, NULL);
     for (unsigned i = 0; i < fuzz.workers; i++)
         pthread_join(thread[i], NULL);
     finish();
@@ -257,7 +313,7 @@ static unsigned long long figure(const char *report, const char *name)
 /* The process that ran has ended with its report written: nothing may have been taken away under running work. */
 static int judge(const char *path, int status)
 {
-    static char report[1 << 16];
+    static char report[1 << 20]; /* of a large machine: each link has a line */
     static const char *const findings[] = {"\"race",           "\"host_race",      "\"host_access",
                                            "\"red_zone",       "\"use_after_free", "\"use_after_unmap",
                                            "\"use_before_map", "\"missing_grant"};
@@ -294,8 +350,8 @@ static int usage(const char *argument)
 {
     fprintf(stderr,
             "fuzz_model: %s: expected seconds=N long=N seed=N threads=1..%d host=mapped|denied commit=auto|lazy "
-            "vram=SIZE\n",
-            argument, FUZZ_WORKERS_MOST);
+            "vram=SIZE machine=NAME gpus=1..%d operations=N most=BYTES\n",
+            argument, FUZZ_WORKERS_MOST, FUZZ_GPUS_MOST);
     return 2;
 }
 
@@ -319,9 +375,19 @@ static int parse(int argc, char **argv)
             commit_mode = value;
         else if (key == 4 && !memcmp(argv[i], "vram", key))
             vram = value;
+        else if (key == 7 && !memcmp(argv[i], "machine", key))
+            model = value;
+        else if (key == 4 && !memcmp(argv[i], "gpus", key) && strtoul(value, NULL, 10) >= 1 &&
+                 strtoul(value, NULL, 10) <= FUZZ_GPUS_MOST)
+            fuzz.gpus = (unsigned)strtoul(value, NULL, 10);
+        else if (key == 4 && !memcmp(argv[i], "most", key) && strtoull(value, NULL, 10) >= 4096)
+            fuzz.most_bytes = strtoull(value, NULL, 10);
+        else if (key == 10 && !memcmp(argv[i], "operations", key) && strtoull(value, NULL, 10) > 0)
+            operations_most = strtoull(value, NULL, 10);
         else
             return usage(argv[i]);
     }
+    fuzz.sets = fuzz.workers > fuzz.gpus ? fuzz.workers : fuzz.gpus;
     const char *given = getenv("HEADROOM_FUZZ_SECONDS");
     if (given && *given)
         seconds = strtod(given, NULL);
@@ -341,7 +407,8 @@ int main(int argc, char **argv)
     if (fd < 0)
         return 3;
     close(fd);
-    snprintf(machine, sizeof machine, "h200,vram=%s,host=1G,seed=%llu", vram, (unsigned long long)fuzz.seed);
+    snprintf(machine, sizeof machine, "%s,gpus=%u,vram=%s,host=1G,seed=%llu", model, fuzz.gpus, vram,
+             (unsigned long long)fuzz.seed);
     setenv("SIMGPU", machine, 1);
     setenv("SIMGPU_DENY", fuzz.host_mapped ? "" : "host_numa", 1);
     setenv("SIMGPU_REPORT", report, 1);

@@ -15,29 +15,43 @@ static uint64_t below(struct fuzz_worker *w, uint64_t n)
 /* The worker's streams: two created ones (one blocking), its per-thread default stream, the legacy stream. */
 static CUstream any_stream(struct fuzz_worker *w)
 {
-    return w->stream[below(w, FUZZ_STREAMS)];
+    return w->stream[w->gpu][below(w, FUZZ_STREAMS)];
+}
+
+void fuzz_go_to(struct fuzz_worker *w, unsigned gpu)
+{
+    FUZZ_OK(cuCtxSetCurrent(fuzz.context[gpu]));
+    if (w)
+        w->gpu = gpu;
 }
 
 void fuzz_worker_start(struct fuzz_worker *w, unsigned index)
 {
     w->index = index;
     w->random = (fuzz.seed + 1) * UINT64_C(0x9e3779b97f4a7c15) + index * UINT64_C(0xd1342543de82ef95) + 1;
-    FUZZ_OK(cuStreamCreate(&w->stream[0], CU_STREAM_NON_BLOCKING));
-    FUZZ_OK(cuStreamCreate(&w->stream[1], CU_STREAM_DEFAULT));
-    w->stream[2] = CU_STREAM_PER_THREAD;
-    w->stream[3] = CU_STREAM_LEGACY;
+    for (unsigned g = 0; g < fuzz.gpus; g++) {
+        fuzz_go_to(w, g);
+        FUZZ_OK(cuStreamCreate(&w->stream[g][0], CU_STREAM_NON_BLOCKING));
+        FUZZ_OK(cuStreamCreate(&w->stream[g][1], CU_STREAM_DEFAULT));
+        w->stream[g][2] = CU_STREAM_PER_THREAD;
+        w->stream[g][3] = CU_STREAM_LEGACY;
+        for (int i = 0; i < FUZZ_STAGING; i++)
+            FUZZ_OK(cuEventCreate(&w->staging[i].done[g], CU_EVENT_DISABLE_TIMING));
+    }
     for (int i = 0; i < FUZZ_STAGING; i++) {
         FUZZ_OK(cuMemAllocHost_v2((void **)&w->staging[i].host, FUZZ_STAGING_BYTES));
-        FUZZ_OK(cuEventCreate(&w->staging[i].done, CU_EVENT_DISABLE_TIMING));
+        w->staging[i].used = -1;
     }
+    fuzz_go_to(w, index % fuzz.gpus);
 }
 
 /* --- buffers ------------------------------------------------------------------------------------------------------ */
 
 static struct fuzz_buffer *any_buffer(struct fuzz_worker *w)
 {
-    unsigned i = below(w, 10) < 3 ? (unsigned)below(w, FUZZ_SHARED)
-                                  : FUZZ_SHARED + w->index * FUZZ_OWN + (unsigned)below(w, FUZZ_OWN);
+    unsigned set = fuzz.workers < fuzz.gpus ? w->gpu : w->index;
+    unsigned i = below(w, 20) < (fuzz.gpus > 1 ? 1 : 6) ? (unsigned)below(w, FUZZ_SHARED)
+                                                        : FUZZ_SHARED + set * FUZZ_OWN + (unsigned)below(w, FUZZ_OWN);
     return &fuzz.buffer[i];
 }
 
@@ -83,14 +97,14 @@ static void take_buffers(struct fuzz_worker *w, struct fuzz_buffer **b, unsigned
 
 static void before(struct fuzz_buffer *b, CUstream s)
 {
-    if (b->used)
-        FUZZ_OK(cuStreamWaitEvent(s, b->last, 0));
+    if (b->last_gpu >= 0)
+        FUZZ_OK(cuStreamWaitEvent(s, b->last[b->last_gpu], 0));
 }
 
-static void after(struct fuzz_buffer *b, CUstream s)
+static void after(const struct fuzz_worker *w, struct fuzz_buffer *b, CUstream s)
 {
-    FUZZ_OK(cuEventRecord(b->last, s));
-    b->used = true;
+    FUZZ_OK(cuEventRecord(b->last[w->gpu], s));
+    b->last_gpu = (int)w->gpu;
 }
 
 /* A random sub-range in units of `unit` bytes, at most `most` bytes. */
@@ -128,7 +142,7 @@ static void fill(struct fuzz_worker *w, struct fuzz_buffer *b, size_t offset, si
         FUZZ_OK(sync ? cuMemsetD16_v2(to, (uint16_t)v, bytes / 2) : cuMemsetD16Async(to, (uint16_t)v, bytes / 2, s));
     else
         FUZZ_OK(sync ? cuMemsetD32_v2(to, v, bytes / 4) : cuMemsetD32Async(to, v, bytes / 4, s));
-    after(b, s);
+    after(w, b, s);
     set_model(b, offset, bytes, element, v);
 }
 
@@ -145,7 +159,7 @@ bool fuzz_allocate(struct fuzz_worker *w, struct fuzz_buffer *b, size_t bytes)
     atomic_store(&b->told_bytes, bytes);
     atomic_store(&b->told_address, b->address);
     b->model = malloc(bytes);
-    b->used = false;
+    b->last_gpu = -1;
     if (!b->model)
         fuzz_fail(b, "the host has no memory for the model");
     fuzz_note(w->index, "alloc", (int)b->index, -1, 0, bytes, b->address);
@@ -157,6 +171,9 @@ static size_t any_size(struct fuzz_worker *w)
 {
     uint64_t kind = below(w, 10);
     size_t most = kind < 4 ? 64 * KIB : kind < 8 ? 2 * MIB : 7 * MIB;
+    most = most < fuzz.most_bytes ? most : fuzz.most_bytes;
+    if (fuzz.gpus > 1 && w->gpu % 2 && below(w, 12) > 0)
+        most /= 8; /* these have room to lend, until they take it back */
     return 512 + below(w, most / 4) * 4;
 }
 
@@ -187,15 +204,15 @@ static void replace(struct fuzz_worker *w)
 static unsigned take_staging(struct fuzz_worker *w)
 {
     unsigned i = (unsigned)below(w, FUZZ_STAGING);
-    if (w->staging[i].used)
-        FUZZ_OK(cuEventSynchronize(w->staging[i].done));
+    if (w->staging[i].used >= 0)
+        FUZZ_OK(cuEventSynchronize(w->staging[i].done[w->staging[i].used]));
     return i;
 }
 
 static void give_staging(struct fuzz_worker *w, unsigned i, CUstream s)
 {
-    FUZZ_OK(cuEventRecord(w->staging[i].done, s));
-    w->staging[i].used = true;
+    FUZZ_OK(cuEventRecord(w->staging[i].done[w->gpu], s));
+    w->staging[i].used = (int)w->gpu;
 }
 
 static void random_bytes(struct fuzz_worker *w, uint8_t *to, size_t bytes)
@@ -228,7 +245,7 @@ static void upload(struct fuzz_worker *w, struct fuzz_buffer *b)
         FUZZ_OK(cuMemcpyHtoDAsync_v2(b->address + offset, w->staging[i].host, bytes, s));
         give_staging(w, i, s);
     }
-    after(b, s);
+    after(w, b, s);
 }
 
 static void copy_between(struct fuzz_worker *w)
@@ -246,8 +263,8 @@ static void copy_between(struct fuzz_worker *w)
     fuzz_note(w->index, "copy", (int)to->index, (int)from->index, offset, bytes, from_offset);
     FUZZ_OK(any ? cuMemcpyAsync(to->address + offset, from->address + from_offset, bytes, s)
                 : cuMemcpyDtoDAsync_v2(to->address + offset, from->address + from_offset, bytes, s));
-    after(to, s);
-    after(from, s);
+    after(w, to, s);
+    after(w, from, s);
     memcpy(to->model + offset, from->model + from_offset, bytes);
     unlock_all(b, 2);
 }
@@ -266,7 +283,7 @@ void fuzz_verify(struct fuzz_worker *w, struct fuzz_buffer *b, size_t offset, si
         FUZZ_OK(cuMemcpyDtoHAsync_v2(seen, b->address + offset, bytes, s));
         FUZZ_OK(cuStreamSynchronize(s));
     }
-    after(b, s);
+    after(w, b, s);
     atomic_fetch_add(&fuzz.verified_bytes, bytes);
     if (memcmp(seen, b->model + offset, bytes) != 0) {
         size_t i = 0, wrong = 0;
@@ -292,6 +309,12 @@ static void verify_some(struct fuzz_worker *w)
 
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
 
+/* On several GPUs it is the number of operations that matters, not their size. */
+static size_t slower(void)
+{
+    return fuzz.gpus > 1 ? 8 : 1;
+}
+
 static void launch(CUfunction f, unsigned blocks, unsigned threads, CUstream s, void **params)
 {
     FUZZ_OK(cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, 0, s, params, NULL));
@@ -311,7 +334,7 @@ static void affine(struct fuzz_worker *w)
     bool turn = below(w, 2);
     struct fuzz_buffer *to = b[turn], *from = b[!turn];
     size_t least = to->bytes < from->bytes ? to->bytes : from->bytes, offset, bytes;
-    any_range(w, least, 4, 128 * KIB, &offset, &bytes);
+    any_range(w, least, 4, 128 * KIB / slower(), &offset, &bytes);
     uint32_t a = (uint32_t)fuzz_random(&w->random) | 1, c = (uint32_t)fuzz_random(&w->random),
              n = (uint32_t)(bytes / 4);
     CUdeviceptr y = to->address + offset, x = from->address + offset;
@@ -319,9 +342,9 @@ static void affine(struct fuzz_worker *w)
     before(to, s);
     before(from, s);
     fuzz_note(w->index, "affine", (int)to->index, (int)from->index, offset, bytes, a);
-    launch(fuzz.affine, 1 + n / 1024, 128, s, (void *[]){&y, &x, &a, &c, &n});
-    after(to, s);
-    after(from, s);
+    launch(fuzz.code[w->gpu].affine, 1 + n / 1024, 128, s, (void *[]){&y, &x, &a, &c, &n});
+    after(w, to, s);
+    after(w, from, s);
     for (size_t i = 0; i < bytes; i += 4)
         set_model(to, offset + i, 4, 4, word(from, offset + i) * a + c);
     unlock_all(b, 2);
@@ -339,7 +362,7 @@ static void mix(struct fuzz_worker *w)
     size_t least = b[0]->bytes, offset, bytes;
     for (int i = 1; i < 3; i++)
         least = b[i]->bytes < least ? b[i]->bytes : least;
-    any_range(w, least, 4, 64 * KIB, &offset, &bytes);
+    any_range(w, least, 4, 64 * KIB / slower(), &offset, &bytes);
     struct fuzz_buffer *from[2] = {b[0] == to ? b[1] : b[0], b[2] == to ? b[1] : b[2]};
     m.out = to->address + offset;
     m.in[0] = from[0]->address + offset;
@@ -351,14 +374,14 @@ static void mix(struct fuzz_worker *w)
         before(b[i], s);
     fuzz_note(w->index, "mix", (int)to->index, (int)from[0]->index, offset, bytes, from[1]->index);
     if (below(w, 2)) {
-        launch(fuzz.mix, 1 + m.n / 1024, 128, s, (void *[]){&m});
+        launch(fuzz.code[w->gpu].mix, 1 + m.n / 1024, 128, s, (void *[]){&m});
     } else {
         size_t size = sizeof m;
         void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &m, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
-        FUZZ_OK(cuLaunchKernel(fuzz.mix, 1 + m.n / 1024, 1, 1, 128, 1, 1, 0, s, NULL, extra));
+        FUZZ_OK(cuLaunchKernel(fuzz.code[w->gpu].mix, 1 + m.n / 1024, 1, 1, 128, 1, 1, 0, s, NULL, extra));
     }
     for (int i = 0; i < 3; i++)
-        after(b[i], s);
+        after(w, b[i], s);
     for (size_t i = 0; i < bytes; i += 4)
         set_model(to, offset + i, 4, 4, (word(from[0], offset + i) ^ word(from[1], offset + i)) + m.k);
     unlock_all(b, 3);
@@ -373,7 +396,7 @@ static void table_of_its_own(struct fuzz_worker *w)
     struct fuzz_buffer *b[2];
     take_buffers(w, b, 2);
     size_t least = b[0]->bytes < b[1]->bytes ? b[0]->bytes : b[1]->bytes, offset, bytes;
-    any_range(w, least, 4, 32 * KIB, &offset, &bytes);
+    any_range(w, least, 4, 32 * KIB / slower(), &offset, &bytes);
     CUdeviceptr entries[2] = {b[0]->address + offset, b[1]->address + offset}, start;
     uint32_t count = 2, n = (uint32_t)(bytes / 4), a = (uint32_t)fuzz_random(&w->random);
     CUstream s = any_stream(w);
@@ -382,10 +405,10 @@ static void table_of_its_own(struct fuzz_worker *w)
     for (int i = 0; i < 2; i++)
         before(b[i], s);
     FUZZ_OK(cuMemcpyHtoDAsync_v2(start, entries, sizeof entries, s));
-    launch(fuzz.add_table, 1 + n / 1024, 128, s, (void *[]){&start, &count, &n, &a});
+    launch(fuzz.code[w->gpu].add_table, 1 + n / 1024, 128, s, (void *[]){&start, &count, &n, &a});
     FUZZ_OK(cuMemFree_v2(start));
     for (int t = 0; t < 2; t++) {
-        after(b[t], s);
+        after(w, b[t], s);
         for (size_t i = 0; i < bytes; i += 4)
             set_model(b[t], offset + i, 4, 4, word(b[t], offset + i) + a);
     }
@@ -404,7 +427,7 @@ static void table(struct fuzz_worker *w)
     unsigned at = (unsigned)below(w, 3);
     struct fuzz_buffer *holder = b[at], *to[2] = {b[(at + 1) % 3], b[(at + 2) % 3]};
     size_t least = to[0]->bytes < to[1]->bytes ? to[0]->bytes : to[1]->bytes, offset, bytes;
-    any_range(w, least, 4, 32 * KIB, &offset, &bytes);
+    any_range(w, least, 4, 32 * KIB / slower(), &offset, &bytes);
     CUdeviceptr entries[2] = {to[0]->address + offset, to[1]->address + offset};
     size_t place = below(w, (holder->bytes - sizeof entries) / 8 + 1) * 8;
     uint32_t count = 2, n = (uint32_t)(bytes / 4), a = (uint32_t)fuzz_random(&w->random);
@@ -414,9 +437,9 @@ static void table(struct fuzz_worker *w)
         before(b[i], s);
     fuzz_note(w->index, "table", (int)to[0]->index, (int)to[1]->index, offset, bytes, holder->index);
     FUZZ_OK(cuMemcpyHtoDAsync_v2(start, entries, sizeof entries, s));
-    launch(fuzz.add_table, 1 + n / 1024, 128, s, (void *[]){&start, &count, &n, &a});
+    launch(fuzz.code[w->gpu].add_table, 1 + n / 1024, 128, s, (void *[]){&start, &count, &n, &a});
     for (int i = 0; i < 3; i++)
-        after(b[i], s);
+        after(w, b[i], s);
     memcpy(holder->model + place, entries, sizeof entries);
     for (int t = 0; t < 2; t++)
         for (size_t i = 0; i < bytes; i += 4)
@@ -433,14 +456,14 @@ static void slow(struct fuzz_worker *w)
     any_range(w, b[0]->bytes, 4, 8 * KIB, &offset, &bytes);
     uint32_t a = (uint32_t)fuzz_random(&w->random) | 1, c = (uint32_t)fuzz_random(&w->random),
              n = (uint32_t)(bytes / 4);
-    uint32_t rounds = (uint32_t)(1 + below(w, 400000) / n);
+    uint32_t rounds = (uint32_t)(1 + below(w, 400000 / slower()) / n);
     CUdeviceptr y = b[0]->address + offset;
     CUstream s = any_stream(w);
     before(b[0], s);
     fuzz_note(w->index, "slow", (int)b[0]->index, -1, offset, bytes, rounds);
-    launch(fuzz.slow_affine, 1, 128, s, (void *[]){&y, &a, &c, &n, &rounds});
+    launch(fuzz.code[w->gpu].slow_affine, 1, 128, s, (void *[]){&y, &a, &c, &n, &rounds});
     atomic_store(&fuzz.provoked, b[0]->index + 1);
-    after(b[0], s);
+    after(w, b[0], s);
     for (size_t i = 0; i < bytes; i += 4) {
         uint32_t v = word(b[0], offset + i);
         for (uint32_t r = 0; r < rounds; r++)
@@ -455,11 +478,12 @@ static void provoke(struct fuzz_worker *w)
 {
     struct fuzz_buffer *b[1];
     take_buffers(w, b, 1);
-    if (b[0]->used)
-        FUZZ_OK(cuEventSynchronize(b[0]->last));
+    if (b[0]->last_gpu >= 0)
+        FUZZ_OK(cuEventSynchronize(b[0]->last[b[0]->last_gpu]));
     atomic_store(&fuzz.provoked, b[0]->index + 1);
     struct timespec span = {0, (long)below(w, 3000000)}; /* the moment within the move is what is random here */
-    nanosleep(&span, NULL);
+    if (fuzz.workers >= fuzz.gpus)
+        nanosleep(&span, NULL);
     for (int i = 0; i < 4; i++) {
         size_t offset, bytes;
         any_range(w, b[0]->bytes, 4, 64 * KIB, &offset, &bytes);
@@ -498,6 +522,8 @@ void fuzz_operate(struct fuzz_worker *w)
         {replace, 10}, {upload_some, 15}, {copy_between, 10}, {fill_some, 10},   {affine, 15},
         {mix, 8},      {table, 6},        {slow, 7},          {verify_some, 12}, {provoke, 7},
     };
+    if (fuzz.workers < fuzz.gpus) /* one worker, all GPUs in turn */
+        fuzz_go_to(w, (unsigned)below(w, fuzz.gpus));
     unsigned at = (unsigned)below(w, 100), i = 0;
     while (at >= operations[i].weight)
         at -= operations[i++].weight;

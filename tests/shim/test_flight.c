@@ -2,6 +2,7 @@
 #include "core_test.h"
 
 #include "residency/context.h"
+#include "residency/quarantine.h"
 
 /* Buffers that together exceed VRAM, kernels of many lengths on several streams, and a mover that never stops. */
 static _Atomic(bool) stop;
@@ -402,4 +403,83 @@ Test(flight, freed_memory_comes_back_beside_a_device_that_is_never_at_rest, .tim
     atomic_store(&stop, true);
     pthread_join(other, NULL);
     OK(cuCtxSynchronize());
+}
+
+/* What no freed memory makes room for need not wait for it. Shown failing by waiting whenever some is in flight. */
+Test(flight, what_cannot_fit_is_refused_at_once, .timeout = 120)
+{
+    setenv("HEADROOM_HOST", "32M", 1);
+    context = machine("h200,vram=16M,host=512M", "");
+    static _Atomic(int) go;
+    CUdeviceptr p, q;
+    size_t free_bytes, total_bytes;
+    OK(cuMemAlloc_v2(&p, CHUNK));
+    OK(cuMemsetD8_v2(p, 1, CHUNK));
+    OK(hr_drv.cuLaunchHostFunc(CU_STREAM_LEGACY, wait_for_word, &go));
+    OK(cuMemFree_v2(p));
+    CHECK(hr_quarantine_any());
+    uint64_t start_ns = hr_clock_ns();
+    OK(cuMemGetInfo_v2(&free_bytes, &total_bytes));
+    CHECK(cuMemAlloc_v2(&q, total_bytes * 4) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(cuMemAlloc_v2(&q, free_bytes + 2 * CHUNK) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(hr_clock_ns() - start_ns < UINT64_C(2000000000), "it took %.1f s", (double)(hr_clock_ns() - start_ns) * 1e-9);
+    atomic_store(&go, 1);
+    OK(cuCtxSynchronize());
+}
+
+static void give_back_a_chunk(void)
+{
+    CUdeviceptr p;
+    OK(cuMemAlloc_v2(&p, CHUNK));
+    OK(cuMemsetD8_v2(p, 1, CHUNK));
+    OK(cuMemFree_v2(p));
+    OK(cuCtxSynchronize());
+    CHECK(!hr_quarantine_any());
+}
+
+/* It may have come back after the call found none, so that nothing waits any more. */
+Test(flight, what_came_back_meanwhile_is_tried_once)
+{
+    context = machine("h200,vram=16M,host=512M", "");
+    struct hr_room_wait wait = {0};
+    give_back_a_chunk();
+    CHECK(hr_access_make_room(hr_thread_self(), 0, &wait), "the call may have been before that");
+    CHECK(!hr_access_make_room(hr_thread_self(), 0, &wait));
+    give_back_a_chunk();
+    CHECK(hr_access_make_room(hr_thread_self(), 0, &wait));
+    CHECK(!hr_access_make_room(hr_thread_self(), 0, &wait));
+}
+
+/* Together they ask for no more than there is; but who finds none may look while another gives back what was freed. Shown failing
+ * by counting what is still being released as gone. */
+enum { SHARERS = 4 };
+static size_t share_bytes;
+static void *alloc_and_free(void *rounds)
+{
+    CUstream s;
+    OK(cuCtxSetCurrent(context));
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < *(int *)rounds; i++) {
+        CUdeviceptr p;
+        OK(cuMemAlloc_v2(&p, share_bytes));
+        OK(cuMemsetD8Async(p, (unsigned char)i, CHUNK, s));
+        OK(cuMemFree_v2(p));
+    }
+    return NULL;
+}
+
+Test(flight, what_several_threads_free_each_of_them_gets, .timeout = 120)
+{
+    setenv("HEADROOM_HOST", "128M", 1);
+    setenv("HEADROOM_COMMIT", "lazy", 1);
+    context = machine("h200,vram=64M,host=512M", "");
+    pthread_t other[SHARERS];
+    size_t free_bytes, total_bytes;
+    int rounds = is_long() ? 5000 : 1000;
+    OK(cuMemGetInfo_v2(&free_bytes, &total_bytes));
+    share_bytes = free_bytes / SHARERS / CHUNK * CHUNK;
+    for (int i = 0; i < SHARERS; i++)
+        pthread_create(&other[i], NULL, alloc_and_free, &rounds);
+    for (int i = 0; i < SHARERS; i++)
+        pthread_join(other[i], NULL);
 }

@@ -80,3 +80,34 @@ Test(policy, runs_are_8_mib_but_a_small_part_of_a_small_card)
     cr_assert_eq(hr_policy_run_chunks((size_t)2 << 20, 20), 1);
     cr_assert_eq(hr_policy_run_chunks((size_t)32 << 20, 70000), 1);
 }
+
+/* --- lending --------------------------------------------------------------------------------------------------------- */
+
+static size_t room(size_t limit, size_t charged, size_t lent, size_t left)
+{
+    return hr_policy_lend_room(&(struct hr_policy_lender){limit, charged, lent, left});
+}
+
+Test(policy, a_gpu_lends_what_is_beyond_its_allocations_and_a_reserve)
+{
+    cr_assert_eq(room(800, 0, 0, 800), 699); /* an eighth and one chunk stay */
+    cr_assert_eq(room(800, 0, 699, 101), 0);
+    cr_assert_eq(room(800, 300, 0, 800), 399, "what is allocated is not lent, touched or not");
+    cr_assert_eq(room(800, 300, 100, 600), 299);
+    cr_assert_eq(room(800, 2000, 0, 800), 0, "more than its VRAM is allocated");
+    cr_assert_eq(room(800, 0, 0, 150), 49, "others, such as relays, have the rest");
+    cr_assert_eq(room(800, 750, 600, 50), 0, "it has lent too much already");
+    cr_assert_eq(room(0, 0, 0, 0), 0);
+    cr_assert_eq(room(1, 0, 0, 1), 0);
+}
+
+Test(policy, a_link_has_to_be_a_quarter_faster_than_the_way_to_the_host)
+{
+    cr_assert(hr_policy_lend_pays(380000, 50000));
+    cr_assert(hr_policy_lend_pays(32500, 26000));
+    cr_assert_not(hr_policy_lend_pays(32000, 26000));
+    cr_assert_not(hr_policy_lend_pays(26000, 26000));
+    cr_assert_not(hr_policy_lend_pays(0, 26000), "there is no link");
+    cr_assert(hr_policy_lend_pays(20000, 0), "nothing is known of the host's way");
+    cr_assert_not(hr_policy_lend_pays(0, 0));
+}

@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #define PAGE_4K 4096
@@ -220,9 +221,204 @@ static int scene_fault(void)
     return 0;
 }
 
+/* Whoever waits for a context waits for what its streams left behind, and so does the legacy stream. */
+static int scene_streams_that_are_gone(void)
+{
+    CUstream blocking;
+    set_up(3 * PAGE_4K);
+    copy_out(0, 3 * PAGE_4K, stream[0]);
+    MUST(cuStreamDestroy_v2(stream[0]));
+    MUST(cuCtxSynchronize());
+    HOLDS(pinned[5] == 7);
+    MUST(cuMemsetD8Async(memory, 8, MIB, stream[1])); /* after the copy, which read it */
+    MUST(cuCtxSynchronize());
+    MUST(cuStreamCreate(&blocking, 0));
+    copy_out(0, 3 * PAGE_4K, blocking);
+    MUST(cuStreamDestroy_v2(blocking));
+    usleep(50000);
+    MUST(cuMemsetD8Async(memory, 9, MIB, NULL));
+    MUST(cuStreamSynchronize(NULL));
+    HOLDS(pinned[5] == 8);
+    return 0;
+}
+
+static void *copy_in_own_stream(void *unused)
+{
+    (void)unused;
+    MUST(cuCtxSetCurrent(context));
+    copy_out(0, 3 * PAGE_4K, CU_STREAM_PER_THREAD);
+    return NULL;
+}
+
+static int scene_threads_that_are_gone(void)
+{
+    pthread_t thread;
+    set_up(3 * PAGE_4K);
+    pthread_create(&thread, NULL, copy_in_own_stream, NULL);
+    pthread_join(thread, NULL);
+    usleep(50000);
+    MUST(cuCtxSynchronize());
+    HOLDS(pinned[5] == 7);
+    return 0;
+}
+
+/* A memset of a word may be a signal, as a copy of one may. */
+static int scene_flag_set(void)
+{
+    set_up(PAGE_4K);
+    uint32_t *flag = new_flag(), *go = new_flag();
+    hold(stream[0], go);
+    MUST(cuMemsetD32Async((CUdeviceptr)(uintptr_t)flag, 5, 1, stream[0]));
+    void *word;
+    MUST(cuMemAllocHost_v2(&word, 4)); /* all of its allocation */
+    MUST(cuMemsetD32Async((CUdeviceptr)(uintptr_t)word, 6, 1, stream[0]));
+    HOLDS(__atomic_load_n((uint32_t *)word, __ATOMIC_ACQUIRE) != 6);
+    __atomic_store_n(go, 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n((uint32_t *)word, __ATOMIC_ACQUIRE) != 6)
+        ;
+    HOLDS(*flag == 5);
+    return 0;
+}
+
+/* Reading what a copy writes is one mistake, though another copy reads it too. */
+static int scene_read_beside_a_reader(void)
+{
+    set_up(PAGE_4K);
+    uint32_t *go = new_flag();
+    hold(stream[0], go);
+    copy_out(0, PAGE_4K, stream[0]);
+    MUST(cuMemcpyHtoDAsync_v2(memory + MIB / 2, (void *)pinned, PAGE_4K, stream[0]));
+    sink = pinned[3];
+    sink = pinned[4];
+    __atomic_store_n(go, 1, __ATOMIC_RELEASE);
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
+/* Its thread takes faults as others do. */
+static int scene_host_function(void)
+{
+    set_up(PAGE_4K);
+    uint32_t *go = new_flag();
+    hold(stream[0], go);
+    copy_out(0, PAGE_4K, stream[0]);
+    MUST(cuLaunchHostFunc(stream[1], call, NULL));
+    MUST(cuStreamSynchronize(stream[1]));
+    HOLDS(atomic_load(&called));
+    __atomic_store_n(go, 1, __ATOMIC_RELEASE);
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
+/* A call's result goes there, and its thread faults with everything locked. */
+static int scene_result_of_a_call(void)
+{
+    set_up(PAGE_4K);
+    uint32_t *go = new_flag();
+    hold(stream[0], go);
+    copy_out(0, PAGE_4K, stream[0]);
+    MUST(cuMemAlloc_v2((CUdeviceptr *)(uintptr_t)pinned, 64));
+    __atomic_store_n(go, 1, __ATOMIC_RELEASE);
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
+/* The error says that nothing runs any more; no call that waits succeeds from then on. */
+static int scene_after_an_error(void)
+{
+    CUfunction stop;
+    void *other;
+    set_up(PAGE_4K);
+    MUST(cuMemAllocHost_v2(&other, 100));
+    copy_out(0, PAGE_4K, stream[0]);
+    MUST(cuMemcpyDtoHAsync_v2(other, memory, 100, stream[1]));
+    MUST(cuStreamSynchronize(stream[1])); /* one engine: so the first copy is over, which nothing has said yet */
+    MUST(cuModuleGetFunction(&stop, module, "stop"));
+    MUST(cuLaunchKernel(stop, 1, 1, 1, 1, 1, 1, 0, stream[1], NULL, NULL));
+    HOLDS(cuStreamSynchronize(stream[0]) == CUDA_SUCCESS || cuStreamSynchronize(stream[0]) == CUDA_ERROR_LAUNCH_FAILED);
+    HOLDS(cuStreamSynchronize(stream[1]) == CUDA_ERROR_LAUNCH_FAILED);
+    HOLDS(pinned[0] == 7);
+    return 0;
+}
+
+/* Any number may be pending, also of one piece of memory. */
+static int scene_many(void)
+{
+    enum { COPIES = 10000, PAGES = 4000 };
+    set_up(PAGES * PAGE_4K);
+    uint32_t *go = new_flag();
+    hold(stream[0], go);
+    for (int i = 0; i < COPIES; i++)
+        MUST(cuMemcpyHtoDAsync_v2(memory, (void *)pinned, PAGE_4K, stream[0]));
+    for (size_t i = 0; i < PAGES; i += 2)
+        copy_out(i * PAGE_4K, PAGE_4K, stream[0]);
+    __atomic_store_n(go, 1, __ATOMIC_RELEASE);
+    MUST(cuCtxSynchronize());
+    for (size_t i = 0; i < PAGES; i++)
+        pinned[i * PAGE_4K] = 1;
+    return 0;
+}
+
+/* What the job protects itself is its own. */
+static int scene_own_protection(void)
+{
+    signal(SIGSEGV, leave);
+    alarm(60);
+    set_up(2 * PAGE_4K);
+    HOLDS(!mprotect((void *)(uintptr_t)pinned, PAGE_4K, PROT_NONE));
+    sink = pinned[0];
+    return 0;
+}
+
+/* A forked child is none of this: it goes on with its copy of the protection. */
+static int scene_forked(void)
+{
+    int status;
+    set_up(PAGE_4K);
+    uint32_t *go = new_flag();
+    hold(stream[0], go);
+    copy_out(0, PAGE_4K, stream[0]);
+    pid_t child = fork();
+    if (!child) {
+        sink = pinned[0];
+        _exit(5);
+    }
+    HOLDS(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 5);
+    __atomic_store_n(go, 1, __ATOMIC_RELEASE);
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
+/* The host's memory, but not the CPU's to look at: no kernel tells it anything there. */
+static int scene_chunk_of_the_host(void)
+{
+    CUfunction fill;
+    CUdeviceptr va;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = on_host_node(0);
+    CUmemAccessDesc access = access_of(0);
+    uint32_t value = 1, count = 16;
+    set_up(64);
+    MUST(cuMemAddressReserve(&va, PAGE, 0, 0, 0));
+    MUST(cuMemCreate(&handle, PAGE, &prop, 0));
+    MUST(cuMemMap(va, PAGE, 0, handle, 0));
+    MUST(cuMemSetAccess(va, PAGE, &access, 1));
+    MUST(cuModuleGetFunction(&fill, module, "fill"));
+    for (int i = 0; i < 2; i++) {
+        MUST(cuLaunchKernel(fill, 1, 1, 1, 16, 1, 1, 0, stream[i], (void *[]){&va, &value, &count}, NULL));
+        usleep(50000);
+    }
+    return (int)cuCtxSynchronize();
+}
+
 SCENES({"read", scene_read}, {"read_by_luck", scene_read_by_luck}, {"write", scene_write}, {"set", scene_set},
        {"ordered", scene_ordered}, {"neighbours", scene_neighbours}, {"told_in_memory", scene_told_in_memory},
-       {"fault", scene_fault})
+       {"fault", scene_fault}, {"streams_that_are_gone", scene_streams_that_are_gone},
+       {"threads_that_are_gone", scene_threads_that_are_gone}, {"flag_set", scene_flag_set},
+       {"read_beside_a_reader", scene_read_beside_a_reader}, {"host_function", scene_host_function},
+       {"result_of_a_call", scene_result_of_a_call}, {"after_an_error", scene_after_an_error}, {"many", scene_many},
+       {"own_protection", scene_own_protection}, {"forked", scene_forked},
+       {"chunk_of_the_host", scene_chunk_of_the_host})
 
 /* Plays a scene; its report is in `report`. */
 static struct hr_test_result play_with(const char *name, const char *check, const char **report_out)
@@ -260,6 +456,9 @@ Test(host_access, pending_memory_is_touched)
     finds("write", "all", 0, 1, "the CPU writes 0x");
     finds("set", "host", 0, 1, "writes; the host has not waited for it");
     finds("read", "race", 0, 0, "");
+    finds("read_beside_a_reader", "host", 0, 1, "the CPU reads 0x");
+    finds("host_function", "host", 0, 1, "the CPU reads 0x");
+    finds("result_of_a_call", "host", 0, 1, "the CPU writes 0x");
 }
 
 Test(host_access, it_can_end_the_context)
@@ -272,6 +471,38 @@ Test(host_access, programs_that_keep_the_order_are_left_alone)
     finds("ordered", "host", 0, 0, "");
     finds("neighbours", "host", 0, 0, "");
     finds("told_in_memory", "host", 0, 0, "");
+    finds("threads_that_are_gone", "host", 0, 0, "");
+    finds("flag_set", "host", 0, 0, "");
+    finds("after_an_error", "host", 0, 0, "");
+    finds("many", "host", 0, 0, "");
+    finds("forked", "host", 0, 0, "");
+}
+
+Test(host_access, races_are_found_as_without)
+{
+    for (int with = 0; with < 2; with++) {
+        const char *report;
+        struct hr_test_result r = play_with("chunk_of_the_host", with ? "host" : "race", &report);
+        cr_assert_eq(reported(report, "race") + reported(report, "host_race"), 1, "with %d: %s", with, r.err);
+        hr_test_result_finish(&r);
+    }
+}
+
+Test(host_access, streams_leave_their_order_behind)
+{
+    const char *report;
+    finds("streams_that_are_gone", "host", 0, 0, "");
+    struct hr_test_result r = play_with("streams_that_are_gone", "race", &report);
+    cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 0, "0x%x: %s", (unsigned)r.status, r.err);
+    cr_assert_eq(reported(report, "race"), 0, "%s", r.err);
+    hr_test_result_finish(&r);
+}
+
+Test(host_access, the_jobs_own_protection_is_the_jobs)
+{
+    struct hr_test_result r = play_with("own_protection", "host", NULL);
+    cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 44, "0x%x: %s", (unsigned)r.status, r.err);
+    hr_test_result_finish(&r);
 }
 
 Test(host_access, other_faults_go_where_they_would)

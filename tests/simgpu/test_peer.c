@@ -55,6 +55,35 @@ Test(peer, access_is_between_two_contexts_in_one_direction)
     GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, fill(in_other, 45, 16));
 }
 
+Test(peer, K50_a_device_has_eight_connections_where_there_are_no_switches)
+{
+    char path[] = "/tmp/simgpu-ten-XXXXXX", machine[96];
+    int fd = mkstemp(path);
+    CUcontext c[10];
+    dprintf(fd, "<system version=\"1\"><cpu numaid=\"0\" affinity=\"ffff\" arch=\"x86_64\" vendor=\"GenuineIntel\" "
+                "familyid=\"6\" modelid=\"85\">");
+    for (int i = 0; i < 10; i++)
+        dprintf(fd,
+                "<pci busid=\"0000:%02x:00.0\" class=\"0x030000\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">"
+                "<gpu dev=\"%d\" sm=\"80\" rank=\"%d\" gdr=\"0\"/></pci>",
+                i + 16, i, i);
+    dprintf(fd, "</cpu></system>");
+    close(fd);
+    snprintf(machine, sizeof machine, "topo=%s,model=a100-pcie,vram=16M", path);
+    c[0] = machine_with_context(machine);
+    unlink(path);
+    for (int i = 1; i < 10; i++)
+        OK(cuCtxCreate_v2(&c[i], 0, i));
+    OK(cuCtxSetCurrent(c[0]));
+    for (int i = 1; i < 9; i++)
+        OK(cuCtxEnablePeerAccess(c[i], 0));
+    GIVES(CUDA_ERROR_TOO_MANY_PEERS, cuCtxEnablePeerAccess(c[9], 0));
+    OK(cuCtxDisablePeerAccess(c[4]));
+    OK(cuCtxEnablePeerAccess(c[9], 0));
+    OK(cuCtxSetCurrent(c[4])); /* others have their own */
+    OK(cuCtxEnablePeerAccess(c[0], 0));
+}
+
 Test(peer, without_access_a_kernel_faults)
 {
     machine_with_context("h200,vram=64M,gpus=2");

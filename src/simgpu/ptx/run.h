@@ -79,7 +79,8 @@ struct ptx_run {
     uint32_t fault_thread; /* linear in the block */
 };
 
-#define PTX_SLICE 16384 /* warp instructions of one block before another gets its turn, and a stretch more */
+/* Warp instructions of one block before another gets its turn; straight code that has begun is run to its end. */
+#define PTX_SLICE 16384
 
 enum ptx_stop { PTX_STOP_BUDGET, PTX_STOP_BLOCKED, PTX_STOP_FAULT };
 

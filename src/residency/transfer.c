@@ -68,13 +68,22 @@ static void give_up(struct running *run, CUevent before)
     free(run);
 }
 
+/* Events that a captured stream would record are nodes of its graph: what is captured is the driver's. */
+static bool is_capturing(const struct hr_transfer *asked)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult r = asked->per_thread ? hr_drv.cuStreamIsCapturing_ptsz(asked->stream, &status)
+                                   : hr_drv.cuStreamIsCapturing(asked->stream, &status);
+    return r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || (r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
 CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
 {
     struct hr_part whole = {0, asked->bytes};
     struct hr_fabric *fabric;
     CUevent before;
     *done_out = false;
-    if (!hr_transfer_worth(asked->bytes) || hr_fabric_get(&fabric) != 0)
+    if (!hr_transfer_worth(asked->bytes) || hr_fabric_get(&fabric) != 0 || is_capturing(asked))
         return CUDA_SUCCESS;
     hr_fabric_refresh(fabric);
     hr_transfer_reap();

@@ -18,7 +18,7 @@
 #define SLOT_ALIGN 4096
 #define GAP_NS 2000 /* between two chunks on two streams */
 #define SETUP_NS 15000
-#define ISSUE_NS 2900 /* a copy, one or two waits for events and the record of one */
+#define ISSUE_NS 2800 /* a copy, one or two waits for events and the record of one */
 
 /* ---- contexts ---- */
 

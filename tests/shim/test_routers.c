@@ -316,7 +316,7 @@ static void send(unsigned step, uint64_t bytes_out[4], uint64_t requests_out[4])
 
 static void ports_are_chosen(void)
 {
-    const char *ports = getenv("HEADROOM_PORTS") ? getenv("HEADROOM_PORTS") : "";
+    const char *given = getenv("HEADROOM_PORTS"), *ports = given ? given : "";
     uint64_t bytes[4], requests[4];
     unsigned used = 0;
     start("square4,vram=256M,host=1G");

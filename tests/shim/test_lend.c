@@ -389,9 +389,9 @@ static void busy_borrower(void)
 {
     static int open;
     machine_with("h200,gpus=2,vram=64M,host=1G", "", 3);
-    CUdeviceptr own[16];
+    CUdeviceptr own[16] = {0};
     size_t count = hr_tier_vram_limit(1) * CHUNK / BUFFER;
-    CHECK(count <= 16);
+    CHECK(count > 0 && count <= 16);
     fill_gpu_0(2);
     use_all();
     size_t lent = hr_tier_peer.in_use_chunks(1);
@@ -611,7 +611,7 @@ Test(lend, no_step_that_fails_costs_a_byte, .timeout = 120)
     char *report = safely(under_failures);
     for (int i = 0; i < 4; i++) {
         unsigned long long all = reported[i] ? figure(report, reported[i]) : 150;
-        for (unsigned long long n = all / 7 * 2; n < all; n += all / 7 + 1) {
+        for (unsigned long long n = all / 5 * 2; n < all; n += all / 5 + 1) {
             char text[64];
             snprintf(text, sizeof text, "%s:%llu", calls[i], n);
             setenv("SIMGPU_FAIL", text, 1);
@@ -631,7 +631,7 @@ static uint64_t now_ns(void)
     if (!now)
         *(void **)&now = handle ? dlsym(handle, "sg_virtual_now_ns") : NULL;
     CHECK(now != NULL);
-    return now();
+    return now ? now() : 0;
 }
 
 /* Two thirds of GPU 0's memory are taken by a module's variables: three times what is left fits into GPU 0 and GPU 1 together. */
@@ -673,7 +673,7 @@ static void crowded_job(void)
     if (strcmp(figures->peers, "off") != 0) { /* GPU 1 starts work */
         size_t bytes = hr_tier_vram_limit(1) * CHUNK;
         double copy_ns = (double)(hr_tier_peer.in_use_chunks(1) * CHUNK) / figures->host_gbps;
-        double calls_ns = 30e3 * (double)(bytes / CHUNK); /* mapping what leaves, and what is new */
+        double calls_ns = 30e3 * (double)bytes / (double)CHUNK; /* mapping what leaves, and what is new */
         CUdeviceptr own = allocate_on(1, bytes);
         start_ns = now_ns();
         add(1, own, bytes, 1, NULL);

@@ -22,7 +22,7 @@ static unsigned long long soak(const char *machine, const char *gpus, const char
     cr_assert_not_null(path, "FUZZ_MODEL is not set");
     struct hr_test_result r =
         hr_test_run((const char *const[]){path, machine, gpus, threads, vram, "commit=lazy", "seed=41",
-                                          "operations=100000", is_long() ? "seconds=900" : "seconds=8", NULL},
+                                          "operations=100000", is_long() ? "seconds=900" : "seconds=4", NULL},
                     (const char *const[]){"HEADROOM_FUZZ_SECONDS=", check, NULL});
     cr_assert(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 0, "%s: status 0x%x\n%s%s", machine, r.status, r.out,
               r.err);

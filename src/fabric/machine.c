@@ -19,7 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_GPUS 64 /* of one process's machine: relay masks have a bit for each */
+#define CROWD_GPUS 16 /* up to so many a plan of all pairs at once costs milliseconds */
+#define CROWD_TOLERANCE 0.05
+#define CROWD_SHARE_OF 8
+#define LOAD_WINDOW 8 /* transfers */
+#define MOST_GPUS 64  /* of one process's machine: relay masks have a bit for each */
 
 /* Something said of the links from one GPU to another. */
 struct said {
@@ -33,6 +37,7 @@ struct view {
     struct hr_fabric_view public;                       /* first: a struct hr_fabric_view * is a struct view * */
     struct hr_account account;                          /* guarded by lock */
     _Atomic(uint8_t) direct_only[MOST_GPUS][MOST_GPUS]; /* by pair: enum, found at the first use */
+    struct hr_all_to_all all;                           /* how all pairs go at once; gpus 0 = not known */
 };
 enum { DIRECT_UNKNOWN, DIRECT_ONLY, DIRECT_AND_MORE };
 
@@ -48,6 +53,7 @@ struct hr_fabric {
     bool blocked[MOST_GPUS][MOST_GPUS]; /* guarded by lock: no leg may lead from the one to the other */
     struct view *view;                  /* guarded by lock */
     uint32_t running;                   /* guarded by lock: charged, of all views */
+    double load;                        /* guarded by lock: how many were running when one began, of late */
 };
 
 /* Whoever makes a new view; outside of it, lock for a moment. */
@@ -63,6 +69,7 @@ static void view_destroy(struct view *view)
     if (!view)
         return;
     hr_account_finish(&view->account);
+    hr_all_to_all_finish(&view->all);
     hr_tables_destroy(view->public.tables);
     hr_graph_destroy(view->public.graph);
     free(view);
@@ -104,6 +111,10 @@ static struct view *view_make(const struct hr_topology *topology)
         view_destroy(view);
         return NULL;
     }
+    /* Without it transfers of many pairs at once take the shortest ways. */
+    if (view->public.graph->gpus <= CROWD_GPUS &&
+        hr_route_all_to_all(view->public.graph, CROWD_TOLERANCE, &view->all) != 0)
+        view->all = (struct hr_all_to_all){0};
     return view;
 }
 
@@ -520,6 +531,23 @@ static void leave_out_blocked_locked(const struct hr_fabric *fabric, struct hr_r
     routes->path_count = kept;
 }
 
+/* As many are under way as there are GPUs, or half as many for some time. */
+static bool is_crowded_locked(const struct hr_fabric *fabric)
+{
+    return fabric->running >= fabric->gpus || fabric->load * 2 >= fabric->gpus;
+}
+
+/*
+ * In a crowd, what one gains by a detour of its own others lose: each takes its part of a plan in which
+ * every GPU sends to every other, without paths that would cost more calls than they carry.
+ */
+static int crowd_route_locked(const struct view *view, uint32_t from_gpu, uint32_t to_gpu, struct hr_routes *routes_out)
+{
+    if (view->all.gpus > 0)
+        return hr_routes_copy(&view->all.routes[from_gpu * view->all.gpus + to_gpu], CROWD_SHARE_OF, routes_out);
+    return hr_route_small(view->public.graph, &view->account, from_gpu, to_gpu, routes_out);
+}
+
 int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *of, uint32_t from_gpu, uint32_t to_gpu,
                     uint64_t bytes, uint64_t relay_mask, struct hr_routes *routes_out)
 {
@@ -530,10 +558,8 @@ int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *of, u
     for (uint32_t gpu = 0; gpu < fabric->gpus; gpu++)
         no_relay[gpu] = !(relay_mask >> gpu & 1);
     hr_mutex_lock(&lock); /* the account changes under it */
-    /* With as many under way as there are GPUs a detour takes from others what it gains. */
-    bool busy = fabric->running >= fabric->gpus;
-    int rc = busy ? hr_route_small(view->public.graph, &view->account, from_gpu, to_gpu, routes_out)
-                  : hr_route_for(view->public.graph, &limits, from_gpu, to_gpu, bytes, routes_out);
+    int rc = is_crowded_locked(fabric) ? crowd_route_locked(view, from_gpu, to_gpu, routes_out)
+                                       : hr_route_for(view->public.graph, &limits, from_gpu, to_gpu, bytes, routes_out);
     if (rc == 0 && !is_allowed(routes_out, relay_mask)) {
         hr_routes_finish(routes_out);
         rc = hr_route_large(view->public.graph, &limits, from_gpu, to_gpu, routes_out);
@@ -563,17 +589,18 @@ bool hr_fabric_direct_only(const struct hr_fabric_view *of, uint32_t from_gpu, u
     return known == DIRECT_ONLY;
 }
 
-uint32_t hr_fabric_running(struct hr_fabric *fabric)
+bool hr_fabric_crowded(struct hr_fabric *fabric)
 {
     hr_mutex_lock(&lock);
-    uint32_t running = fabric->running;
+    bool crowded = is_crowded_locked(fabric);
     hr_mutex_unlock(&lock);
-    return running;
+    return crowded;
 }
 
 void hr_fabric_charge(struct hr_fabric *fabric, const struct hr_fabric_view *of, const struct hr_routes *routes)
 {
     hr_mutex_lock(&lock);
+    fabric->load += (fabric->running - fabric->load) / LOAD_WINDOW;
     fabric->running++;
     hr_account_charge(&((struct view *)of)->account, routes);
     hr_mutex_unlock(&lock);

@@ -70,8 +70,8 @@ int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *view,
                     uint64_t bytes, uint64_t relay_mask, struct hr_routes *routes_out);
 /* Whether the direct path is all that there is between two GPUs, whoever may pass data on. No lock. */
 bool hr_fabric_direct_only(const struct hr_fabric_view *view, uint32_t from_gpu, uint32_t to_gpu);
-/* How many are charged now. */
-uint32_t hr_fabric_running(struct hr_fabric *fabric);
+/* Whether as many are charged now as there are GPUs, so that each gets its part of a plan for all pairs at once. */
+bool hr_fabric_crowded(struct hr_fabric *fabric);
 /* What runs counts from charge to release, with the same view and routes. */
 void hr_fabric_charge(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);
 void hr_fabric_release(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);

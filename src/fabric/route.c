@@ -41,6 +41,33 @@ void hr_account_finish(struct hr_account *account)
     *account = (struct hr_account){0};
 }
 
+int hr_routes_copy(const struct hr_routes *from, uint32_t share_of, struct hr_routes *routes_out)
+{
+    struct hr_routes routes = {.source = from->source, .destination = from->destination};
+    int64_t widest = 0;
+
+    for (uint32_t i = 0; i < from->path_count; i++)
+        widest = from->path[i].mbps > widest ? from->path[i].mbps : widest;
+    for (uint32_t i = 0; i < from->path_count; i++) {
+        const struct hr_path *path = &from->path[i];
+        if (share_of > 0 && path->mbps * share_of < widest)
+            continue;
+        struct hr_path *copy = &routes.path[routes.path_count++];
+        *copy = *path;
+        copy->gpu = calloc(path->legs + 1, sizeof *copy->gpu);
+        copy->load = calloc(path->load_count + 1, sizeof *copy->load);
+        if (!copy->gpu || !copy->load) {
+            hr_routes_finish(&routes);
+            return -ENOMEM;
+        }
+        memcpy(copy->gpu, path->gpu, (path->legs + 1) * sizeof *copy->gpu);
+        memcpy(copy->load, path->load, path->load_count * sizeof *copy->load);
+        routes.mbps += path->mbps;
+    }
+    *routes_out = routes;
+    return 0;
+}
+
 /* Whether an earlier load of the same routes is on the same edge: a transfer is one user of an edge, however many paths it has there. */
 static bool counted(const struct hr_routes *routes, uint32_t path, uint32_t index)
 {

@@ -37,6 +37,9 @@ struct hr_routes {
 /* Frees what the paths hold and empties them; a zeroed struct is fine. */
 void hr_routes_finish(struct hr_routes *routes);
 
+/* Those of `from` that carry at least a share_of-th of what its widest path does (0 = all), as routes of their own. -ENOMEM. */
+int hr_routes_copy(const struct hr_routes *from, uint32_t share_of, struct hr_routes *routes_out);
+
 /* Load that running transfers put on the edges of one graph. */
 struct hr_account {
     uint32_t edges;

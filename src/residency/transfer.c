@@ -22,8 +22,9 @@
 struct running {
     struct hr_trips trips;
     uint64_t entered; /* submissions begun up to and with this one's */
-    bool suspect;     /* a link failed while it ran */
-    bool rests;       /* all of it is done, as far as was asked */
+    const struct hr_thread *issuer;
+    bool suspect; /* a link failed while it ran */
+    bool rests;   /* all of it is done, as far as was asked */
     struct running *next;
 };
 static struct hr_mutex running_lock = HR_MUTEX_INIT(HR_RANK_FENCE + 2, "transfers");
@@ -77,6 +78,56 @@ static bool is_capturing(const struct hr_transfer *asked)
     return r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || (r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
+static struct running *unlink_locked(struct running **link) HR_REQUIRES(running_lock)
+{
+    struct running *run = *link;
+    *link = run->next;
+    atomic_fetch_sub(&running_any, 1);
+    return run;
+}
+
+static void finish_all(struct running *list)
+{
+    while (list) {
+        struct running *next = list->next;
+        hr_trips_finish(&list->trips);
+        free(list);
+        list = next;
+    }
+}
+
+/* Puts the oldest ones away up to the first that runs: one question where there is nothing to do. After an error all stay. */
+static void reap_oldest(void)
+{
+    struct running *done = NULL;
+    CUresult error = CUDA_SUCCESS;
+    hr_mutex_lock(&running_lock);
+    while (running) {
+        struct running **link = &running;
+        while ((*link)->next)
+            link = &(*link)->next;
+        if ((*link)->suspect || !hr_trips_rest(&(*link)->trips, &error) || error != CUDA_SUCCESS)
+            break;
+        struct running *run = unlink_locked(link);
+        run->next = done;
+        done = run;
+    }
+    for (struct running *run = running; run && is_link_error(error); run = run->next)
+        run->suspect = true;
+    hr_mutex_unlock(&running_lock);
+    finish_all(done);
+}
+
+static uint32_t issued_by(const struct hr_thread *t)
+{
+    uint32_t count = 0;
+    hr_mutex_lock(&running_lock);
+    for (const struct running *run = running; run; run = run->next)
+        count += run->issuer == t;
+    hr_mutex_unlock(&running_lock);
+    return count;
+}
+
 CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
 {
     struct hr_part whole = {0, asked->bytes};
@@ -86,9 +137,9 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
     if (!hr_transfer_worth(asked->bytes) || hr_fabric_get(&fabric) != 0 || is_capturing(asked))
         return CUDA_SUCCESS;
     hr_fabric_refresh(fabric);
-    hr_transfer_reap();
+    reap_oldest();
     struct running *run = calloc(1, sizeof *run);
-    if (!run || !hr_trips_plan(&run->trips, asked, &whole, 1, true)) {
+    if (!run || !hr_trips_plan(&run->trips, asked, &whole, 1, issued_by(hr_thread_self()), true)) {
         hr_stat_add(hr_thread_self(), HR_STAT_transfers_left, 1);
         free(run);
         return CUDA_SUCCESS;
@@ -113,6 +164,7 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
     }
     hr_drv.cuEventDestroy_v2(before); /* what waits for it goes on doing so */
     run->entered = hr_gate_entered();
+    run->issuer = hr_thread_self();
     count_bytes(&run->trips);
     put_in(run);
     *done_out = true;
@@ -120,14 +172,6 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
 }
 
 /* ---- putting away ---- */
-
-static struct running *unlink_locked(struct running **link) HR_REQUIRES(running_lock)
-{
-    struct running *run = *link;
-    *link = run->next;
-    atomic_fetch_sub(&running_any, 1);
-    return run;
-}
 
 /*
  * Takes out what is done: whole transfers into a list to free, suspect ones into *suspects_out, oldest first. Which of those that run met
@@ -153,16 +197,6 @@ static struct running *take_done_locked(struct running **suspects_out) HR_REQUIR
         *list = run;
     }
     return done;
-}
-
-static void finish_all(struct running *list)
-{
-    while (list) {
-        struct running *next = list->next;
-        hr_trips_finish(&list->trips);
-        free(list);
-        list = next;
-    }
 }
 
 bool hr_transfer_any(void)
@@ -300,7 +334,7 @@ static CUresult copy_again(const struct hr_trips *old)
     for (uint32_t i = 0; parts && i < count; i++)
         hr_stat_add(hr_thread_self(), HR_STAT_transfer_again_bytes, parts[i].bytes);
     for (int attempt = 0; parts && count > 0 && attempt < REPAIRS_MOST && is_link_error(r); attempt++) {
-        if (!hr_trips_plan(&trips, &asked, parts, count, false))
+        if (!hr_trips_plan(&trips, &asked, parts, count, 0, false))
             break;
         r = hr_trips_submit(&trips, NULL);
         CUresult done = hr_trips_wait(&trips);

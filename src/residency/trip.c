@@ -18,6 +18,7 @@
 #define SLOT_ALIGN 4096
 #define GAP_NS 2000 /* between two chunks on two streams */
 #define SETUP_NS 15000
+#define CROWD_FACTOR 4
 #define ISSUE_NS 2800 /* a copy, one or two waits for events and the record of one */
 
 /* ---- contexts ---- */
@@ -91,13 +92,22 @@ static uint64_t most_chunk_bytes(void)
     return most > LEAST_CHUNK_BYTES ? most / SLOT_ALIGN * SLOT_ALIGN : LEAST_CHUNK_BYTES;
 }
 
+/*
+ * What one thread issues runs at the same time, so each transfer has its part of the thread's time. Where all GPUs send to all others, those
+ * that come later count from the start.
+ */
+static double issue_ns(const struct hr_trips *trips)
+{
+    uint32_t gpus = hr_fabric_gpus(trips->fabric), shares = 1 + trips->ahead;
+    if (hr_fabric_crowded(trips->fabric))
+        shares = CROWD_FACTOR * (shares > gpus ? shares : gpus);
+    return ISSUE_NS * (double)shares;
+}
+
 static bool make_plan(struct hr_trips *trips, const struct hr_part *extents, uint32_t count)
 {
-    struct hr_pipeline_costs costs = {.slots = HR_TRIP_SLOTS,
-                                      .gap_ns = GAP_NS,
-                                      .most_chunk_bytes = most_chunk_bytes(),
-                                      .issue_ns =
-                                          ISSUE_NS * (1 + hr_fabric_running(trips->fabric))}; /* shared with those */
+    struct hr_pipeline_costs costs = {
+        .slots = HR_TRIP_SLOTS, .gap_ns = GAP_NS, .most_chunk_bytes = most_chunk_bytes(), .issue_ns = issue_ns(trips)};
     struct hr_routes *routes = &trips->routes;
     uint64_t landing = 0;
     for (uint32_t i = 0; i < routes->path_count; i++) {
@@ -217,10 +227,11 @@ static int try_plan(struct hr_trips *trips, const struct hr_part *extents, uint3
                              (uint32_t)hr_fabric_gpu(trips->fabric, (int)asked->to_gpu), bytes, mask, &trips->routes);
     if (rc != 0)
         return -1;
-    if (only_if_worth && trips->routes.path_count == 1 && trips->routes.path[0].legs == 1 &&
+    bool crowded = hr_fabric_crowded(trips->fabric);
+    if (only_if_worth && !crowded && trips->routes.path_count == 1 && trips->routes.path[0].legs == 1 &&
         !lands(asked, &trips->routes.path[0]))
         return -1;
-    if (!make_plan(trips, extents, count) || (only_if_worth && !is_sooner(trips, bytes)))
+    if (!make_plan(trips, extents, count) || (only_if_worth && !crowded && !is_sooner(trips, bytes)))
         return -1;
     trips->trip = calloc(trips->plan.path_count, sizeof *trips->trip);
     if (!trips->trip)
@@ -255,11 +266,11 @@ static void pop(void)
 }
 
 bool hr_trips_plan(struct hr_trips *trips, const struct hr_transfer *asked, const struct hr_part *extents,
-                   uint32_t count, bool only_if_worth)
+                   uint32_t count, uint32_t ahead, bool only_if_worth)
 {
     struct hr_fabric *fabric;
     int done = 0;
-    *trips = (struct hr_trips){.asked = *asked};
+    *trips = (struct hr_trips){.asked = *asked, .ahead = ahead};
     if (hr_fabric_get(&fabric) != 0)
         return false;
     int from = hr_fabric_gpu(fabric, (int)asked->from_gpu), to = hr_fabric_gpu(fabric, (int)asked->to_gpu);

@@ -26,6 +26,7 @@ struct hr_trip {
 
 struct hr_trips {
     struct hr_transfer asked;
+    uint32_t ahead; /* transfers under way that the same thread issued */
     struct hr_fabric *fabric;
     const struct hr_fabric_view *view;
     struct hr_routes routes;
@@ -40,7 +41,7 @@ struct hr_trips {
  * it any more.
  */
 bool hr_trips_plan(struct hr_trips *trips, const struct hr_transfer *asked, const struct hr_part *extents,
-                   uint32_t count, bool only_if_worth);
+                   uint32_t count, uint32_t ahead, bool only_if_worth);
 void hr_trips_finish(struct hr_trips *trips);
 
 /* Submits all of it behind `before` (NULL = nothing to wait for), and records the ends. After an error some of it may run. */

@@ -11,6 +11,7 @@
 #include "shim/shim.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -46,34 +47,70 @@ static double gbps(int from, int to, size_t bytes, bool by_driver)
     return (double)bytes / (double)ns;
 }
 
+/* One thread a GPU, as jobs of several GPUs have: it sends to all others in turn, and waits for all of that. */
+static struct {
+    pthread_barrier_t start;
+    CUevent ready[MOST];
+    int count;
+    size_t bytes;
+    uint64_t begin_ns[MOST], end_ns[MOST];
+} crowd;
+
+/* All threads go on at the same virtual time: each waits for what the others were given last. */
+static void meet(int from, CUstream idle)
+{
+    CHECK(cuEventRecord(crowd.ready[from], idle));
+    pthread_barrier_wait(&crowd.start);
+    for (int g = 0; g < crowd.count; g++)
+        CHECK(cuEventSynchronize(crowd.ready[g]));
+    pthread_barrier_wait(&crowd.start);
+}
+
+static void *send_to_all(void *arg)
+{
+    int from = (int)(intptr_t)arg;
+    CUstream stream[MOST];
+    CHECK(cuCtxSetCurrent(context[from]));
+    CHECK(cuEventCreate(&crowd.ready[from], CU_EVENT_DISABLE_TIMING));
+    for (int turn = 1; turn < crowd.count; turn++)
+        CHECK(cuStreamCreate(&stream[turn], CU_STREAM_NON_BLOCKING));
+    for (int round = 0; round < 3;
+         round++) { /* the first ones make streams and relays, and tell that there is a crowd */
+        meet(from, stream[1]);
+        crowd.begin_ns[from] = now_ns();
+        for (int turn = 1; turn < crowd.count; turn++) {
+            int to = (from + turn) % crowd.count;
+            CHECK(cuMemcpyPeerAsync(memory[to] + (size_t)turn * crowd.bytes, context[to], memory[from], context[from],
+                                    crowd.bytes, stream[turn]));
+        }
+        for (int turn = 1; turn < crowd.count; turn++)
+            CHECK(cuStreamSynchronize(stream[turn]));
+        crowd.end_ns[from] = now_ns();
+    }
+    for (int turn = 1; turn < crowd.count; turn++)
+        CHECK(cuStreamDestroy_v2(stream[turn]));
+    return NULL;
+}
+
 /* Every GPU sends to every other one at once; GB/s that each pair gets. */
 static double all_gbps(int count, size_t bytes)
 {
-    CUstream s[MOST][MOST];
-    uint64_t ns = 0;
-    for (int round = 0; round < 2; round++) {
-        uint64_t start_ns = 0;
-        for (int turn = 0; turn < count; turn++) {
-            for (int a = 0; a < count; a++) {
-                int b = (a + turn) % count;
-                CHECK(cuCtxSetCurrent(context[a]));
-                if (turn == 0) {
-                    for (int to = 0; to < count && round == 0; to++)
-                        CHECK(cuStreamCreate(&s[a][to], CU_STREAM_NON_BLOCKING));
-                    continue;
-                }
-                if (start_ns == 0)
-                    start_ns = now_ns();
-                CHECK(cuMemcpyPeerAsync(memory[b] + (size_t)turn * bytes, context[b], memory[a], context[a], bytes,
-                                        s[a][b]));
-            }
-        }
-        for (int a = 0; a < count; a++)
-            for (int b = 0; b < count; b++)
-                CHECK(cuStreamSynchronize(s[a][b]));
-        ns = now_ns() - start_ns;
+    pthread_t thread[MOST];
+    uint64_t begin_ns = UINT64_MAX, end_ns = 0;
+    crowd.count = count;
+    crowd.bytes = bytes;
+    pthread_barrier_init(&crowd.start, NULL, (unsigned)count);
+    for (int g = 0; g < count; g++)
+        if (pthread_create(&thread[g], NULL, send_to_all, (void *)(intptr_t)g) != 0)
+            exit(1);
+    for (int g = 0; g < count; g++)
+        pthread_join(thread[g], NULL);
+    pthread_barrier_destroy(&crowd.start);
+    for (int g = 0; g < count; g++) {
+        begin_ns = crowd.begin_ns[g] < begin_ns ? crowd.begin_ns[g] : begin_ns;
+        end_ns = crowd.end_ns[g] > end_ns ? crowd.end_ns[g] : end_ns;
     }
-    return (double)bytes / (double)ns;
+    return (double)bytes / (double)(end_ns - begin_ns);
 }
 
 static void print_all(const struct hr_fabric_view *view, int count, size_t bytes)

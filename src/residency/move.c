@@ -127,12 +127,24 @@ static CUresult copy_chunks(struct hr_context *context, const struct hr_move *mo
     return r;
 }
 
+/* Whether memory that is lent takes part. */
+static bool over_links(const struct hr_move *moves, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (moves[i].to->tier == HR_TIER_PEER || moves[i].chunk->phys->tier == HR_TIER_PEER)
+            return true;
+    return false;
+}
+
 static CUresult copy_all(struct hr_context *context, const struct hr_move *moves, unsigned count)
 {
     struct hr_thread *t = hr_thread_self();
     uint64_t start_ns = hr_clock_ns();
     CUresult r = copy_chunks(context, moves, count);
     CUresult done = context->mover ? hr_drv.cuStreamSynchronize(context->mover) : r;
+    if (!over_links(moves,
+                    count)) /* else it is these copies that the error is about, and they are made again or left */
+        hr_context_heard(done);
     hr_stat_add(t, HR_STAT_stall_copy_ns, hr_clock_ns() - start_ns);
     return r != CUDA_SUCCESS ? r : done;
 }

@@ -139,7 +139,7 @@ static struct running *take_done_locked(struct running **suspects_out) HR_REQUIR
     CUresult error = CUDA_SUCCESS;
     for (struct running *run = running; run; run = run->next)
         run->rests = hr_trips_rest(&run->trips, &error);
-    if (is_link_error(error) || hr_context_link_failed())
+    if (is_link_error(error) || (running && hr_context_link_failed()))
         for (struct running *run = running; run; run = run->next)
             run->suspect = true;
     for (struct running **link = &running; *link;) {
@@ -167,7 +167,7 @@ static void finish_all(struct running *list)
 
 bool hr_transfer_any(void)
 {
-    return atomic_load_explicit(&running_any, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&running_any, memory_order_relaxed) != 0 || hr_context_link_told();
 }
 
 void hr_transfer_reap(void)
@@ -207,7 +207,7 @@ void hr_transfer_leave(CUcontext context)
         if (!found)
             break;
         found->next = NULL;
-        hr_trips_wait(&found->trips);
+        hr_context_heard(hr_trips_wait(&found->trips));
         finish_all(found);
     }
     CUcontext current = NULL;
@@ -378,8 +378,13 @@ CUresult hr_transfer_settle(CUresult r)
         return r;
     hr_mutex_lock(&running_lock);
     struct running *done = take_done_locked(&suspects);
+    bool nobodys = !running && !suspects && !done && hr_context_link_failed();
     hr_mutex_unlock(&running_lock);
     finish_all(done);
+    if (nobodys) {
+        hr_log(HR_LOG_ERROR, "a link failed under a copy between GPUs that cannot be made again");
+        return CUDA_ERROR_NVLINK_UNCORRECTABLE;
+    }
     if (!suspects)
         return r;
     CUresult repaired = repair(suspects);

@@ -48,7 +48,7 @@ bool hr_transfer_covers(CUresult r);
  */
 CUresult hr_transfer_settle(CUresult r);
 
-/* Whether there is a transfer that was not put away. No lock. */
+/* Whether there is a transfer that was not put away, or a failed link that the job has to hear of. No lock. */
 bool hr_transfer_any(void);
 /* Puts transfers away that are done, without asking more than that. Locks as above. */
 void hr_transfer_reap(void);

@@ -113,7 +113,7 @@ static char **make_environment(char *driver)
     return list;
 }
 
-static int start_helper(const struct run *run, const char *command, struct told *told, int *fd_out)
+static int start_helper(const struct run *run, const char *command, struct told *told, int *fd_out, int *pid_out)
 {
     char wait[24], driver[PATH_MAX + 32];
     char *words = calloc(told->given, 2 * HR_TOPOLOGY_NAME_BYTES + 2), *at = words;
@@ -134,7 +134,7 @@ static int start_helper(const struct run *run, const char *command, struct told 
             at +=
                 1 + sprintf(at, "%s,%s", run->discovery->gpu[item->from].bus_id, run->discovery->gpu[item->to].bus_id);
         }
-        rc = hr_child_start(command, argv, envp, fd_out);
+        rc = hr_child_start(command, argv, envp, fd_out, pid_out);
     }
     free(words);
     free((void *)argv);
@@ -191,13 +191,16 @@ static void take_line(struct run *run, struct told *told, char *line)
     }
 }
 
-/* Reads until the helper is gone, or says nothing for longer than it may. */
+/*
+ * Reads until the helper has said all or is gone, or says nothing for longer than it may. Its end alone would not do: a process that the job
+ * forked just then may have the pipe as well.
+ */
 static void hear(struct run *run, struct told *told, int fd)
 {
     char line[LINE_BYTES], bytes[1024];
     size_t length = 0;
 
-    for (;;) {
+    while (told->next < told->given) {
         uint64_t patience_ns = told->begun >= 0 ? run->wait_ns + GRACE_NS : START_NS;
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
         int ready = poll(&poll_fd, 1, (int)(patience_ns / 1000000));
@@ -262,14 +265,15 @@ static void run_all(struct run *run, const char *command)
     while (next < run->count && run->hangs < MOST_HANGS) {
         uint32_t left = run->count - next;
         struct told told = {.first = next, .given = left < MOST_ITEMS ? left : MOST_ITEMS, .begun = -1};
-        int fd;
-        int rc = start_helper(run, command, &told, &fd);
+        int fd, pid;
+        int rc = start_helper(run, command, &told, &fd, &pid);
         if (rc != 0) {
             hr_log(HR_LOG_INFO, "%s cannot be started (%s): copies between GPUs are not tried", command, strerror(-rc));
             return;
         }
         hear(run, &told, fd);
         close(fd);
+        hr_child_forget(pid);
         if (told.begun >= 0)
             give_up_item(run, &told);
         if (told.next == 0) {

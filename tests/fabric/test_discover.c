@@ -177,3 +177,22 @@ Test(discover, a_helper_that_is_none_does_no_harm)
     cr_expect_eq(topology->gpu_count, 4);
     hr_topology_destroy(topology);
 }
+
+/* As when the job forks in another thread just while the helper is started. */
+Test(discover, a_process_that_has_the_helpers_pipe_too_does_not_hold_the_job, .timeout = 30)
+{
+    static const char text[] = "#!/bin/sh\nsleep 50 &\necho ready\nshift 3; i=0\n"
+                               "for pair; do echo begin $i; echo end $i good 1000 10; i=$((i + 1)); done\n";
+    char script[] = "/tmp/headroom-pipe-XXXXXX";
+    int fd = mkstemp(script);
+
+    cr_assert(fd >= 0 && write(fd, text, sizeof text - 1) == sizeof text - 1 && fchmod(fd, 0700) == 0);
+    close(fd);
+    machine("square4,vram=64M", "");
+    hr_verify_use_command(script);
+    struct hr_topology *topology = discover();
+    cr_expect_eq(hr_discovery_of_process()->pair[1].state, HR_PAIR_GOOD);
+    cr_expect_eq(hr_discovery_of_process()->pair[1].start_ns, 10);
+    hr_topology_destroy(topology);
+    unlink(script);
+}

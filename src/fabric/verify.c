@@ -287,6 +287,24 @@ static void run_all(struct run *run, const char *command)
 
 /* ---- the whole ---- */
 
+/*
+ * Where one process at a time may have the GPU, or none, a helper's context would keep out the job's own, or another one's. Asked here because
+ * such a mode can be set at any time.
+ */
+static bool is_open(const struct hr_discovery *discovery, uint32_t gpu)
+{
+    CUdevice device;
+    int mode = CU_COMPUTEMODE_DEFAULT;
+
+    bool open = hr_drv.cuDeviceGet(&device, (int)gpu) != CUDA_SUCCESS ||
+                hr_drv.cuDeviceGetAttribute(&mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device) != CUDA_SUCCESS ||
+                mode == CU_COMPUTEMODE_DEFAULT;
+    if (!open)
+        hr_log_once(HR_LOG_INFO, "GPU %u (%s) is not open to several processes: copies to and from it are not tried",
+                    gpu, discovery->gpu[gpu].bus_id);
+    return open;
+}
+
 static bool worth_trying(const struct hr_discovery *discovery, uint32_t from, uint32_t to)
 {
     return from != to &&
@@ -298,9 +316,14 @@ static bool list_items(struct run *run, bool again)
     struct hr_discovery *discovery = run->discovery;
 
     run->items = calloc((size_t)discovery->gpus * discovery->gpus, sizeof *run->items);
+    bool open[HR_TOPOLOGY_MAX_PORTS]; /* as many as discovery takes */
+    for (uint32_t i = 0; i < discovery->gpus; i++)
+        open[i] = is_open(discovery, i);
     for (uint32_t i = 0; run->items && i < discovery->gpus; i++) {
         for (uint32_t j = 0; j < discovery->gpus; j++) {
             struct item item = {i, j};
+            if (!open[i] || !open[j])
+                continue;
             if (again && i != j)
                 *pair_of(run, &item) = (struct hr_pair){.access = pair_of(run, &item)->access,
                                                         .atomics = pair_of(run, &item)->atomics,

@@ -17,6 +17,7 @@
 
 #include <stdlib.h>
 
+#define GIVEN_UP_MOST 3 /* in a row, of one pair: each holds the job until what was begun is done */
 #define REPAIRS_MOST 16 /* attempts; each takes at least one link out of the machine */
 
 struct running {
@@ -29,6 +30,8 @@ struct running {
 static struct hr_mutex running_lock = HR_MUTEX_INIT(HR_RANK_FENCE + 2, "transfers");
 static struct running *running;       /* guarded by running_lock: newest first */
 static _Atomic(uint32_t) running_any; /* how many */
+
+static _Atomic(uint8_t) given_up[HR_MAX_GPUS][HR_MAX_GPUS]; /* in a row */
 
 static bool is_link_error(CUresult r)
 {
@@ -77,13 +80,21 @@ static bool is_capturing(const struct hr_transfer *asked)
     return r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || (r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
+static void note_given_up(const struct hr_transfer *asked, CUresult r)
+{
+    bool last = atomic_fetch_add(&given_up[asked->from_gpu][asked->to_gpu], 1) + 1 == GIVEN_UP_MOST;
+    hr_log(last ? HR_LOG_WARN : HR_LOG_INFO, "a transfer from GPU %u to GPU %u was given up (driver error %d)%s",
+           asked->from_gpu, asked->to_gpu, (int)r, last ? ": from now on the driver copies between them" : "");
+}
+
 CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
 {
     struct hr_part whole = {0, asked->bytes};
     struct hr_fabric *fabric;
     CUevent before;
     *done_out = false;
-    if (!hr_transfer_worth(asked->bytes) || hr_fabric_get(&fabric) != 0 || is_capturing(asked))
+    if (!hr_transfer_worth(asked->bytes) || hr_fabric_get(&fabric) != 0 || is_capturing(asked) ||
+        atomic_load(&given_up[asked->from_gpu][asked->to_gpu]) >= GIVEN_UP_MOST)
         return CUDA_SUCCESS;
     hr_fabric_refresh(fabric);
     hr_transfer_reap();
@@ -106,12 +117,13 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
         r = hr_trips_follow(&run->trips, asked->stream, asked->per_thread);
     }
     if (r != CUDA_SUCCESS) {
-        hr_log(HR_LOG_WARN, "a transfer from GPU %u to GPU %u was given up (driver error %d)", asked->from_gpu,
-               asked->to_gpu, (int)r);
+        note_given_up(asked, r);
         give_up(run, before);
         return CUDA_SUCCESS; /* the driver's own copy will say whatever is wrong */
     }
     hr_drv.cuEventDestroy_v2(before); /* what waits for it goes on doing so */
+    if (atomic_load(&given_up[asked->from_gpu][asked->to_gpu]))
+        atomic_store(&given_up[asked->from_gpu][asked->to_gpu], 0);
     run->entered = hr_gate_entered();
     count_bytes(&run->trips);
     put_in(run);

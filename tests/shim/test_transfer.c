@@ -464,6 +464,44 @@ Test(transfer, a_peer_copy_with_contexts_that_are_none_fails_as_the_drivers_does
     free(apart(contexts_that_are_none));
 }
 
+static unsigned legs_refused;
+
+static CUresult CUDAAPI refuse_leg(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+    (void)to, (void)from, (void)bytes, (void)s;
+    legs_refused++;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static void no_leg_is_accepted(void)
+{
+    enum { BYTES = 3 * MIB };
+    machine_of("square4,vram=256M,host=1G", 4);
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES);
+    CUresult CUDAAPI (*real)(CUdeviceptr, CUdeviceptr, size_t, CUstream) = hr_drv.cuMemcpyDtoDAsync_v2;
+    CUstream s = stream_on(0);
+    hr_drv.cuMemcpyDtoDAsync_v2 = refuse_leg;
+    for (uint64_t i = 0; i < 6; i++) {
+        put(0, from, BYTES, i);
+        OK(cuCtxSetCurrent(context[0]));
+        OK(cuMemcpyPeerAsync(to, context[3], from, context[0], BYTES, s));
+        OK(cuStreamSynchronize(s));
+        holds(3, to, BYTES, i);
+    }
+    CHECK(legs_refused == 3, "%u attempts", legs_refused);
+    CHECK(hr_stat_sum(HR_STAT_transfers) == 0);
+    hr_drv.cuMemcpyDtoDAsync_v2 = real;
+    OK(cuMemcpyPeerAsync(from, context[0], to, context[3], BYTES, s)); /* of another pair nothing is known */
+    CHECK(hr_transfer_any());
+    OK(cuStreamSynchronize(s));
+    holds(0, from, BYTES, 5);
+}
+
+Test(transfer, what_is_refused_again_and_again_is_left_to_the_driver, .timeout = 60)
+{
+    free(apart(no_leg_is_accepted));
+}
+
 /* --- links that fail -------------------------------------------------------------------------------------------------- */
 
 static uint64_t fail_seed;

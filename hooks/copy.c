@@ -136,6 +136,7 @@ static void count_between(CUdeviceptr to, CUdeviceptr from, size_t bytes, bool m
     if (here == there || !in_vram(to) || !in_vram(from))
         return;
     bool direct = hr_peers_reach(here, there) || hr_peers_reach(there, here);
+    hr_transfer_note_others();
     hr_stats_sent(here, there, direct ? HR_SENT_DIRECT : HR_SENT_STAGED, bytes);
 }
 
@@ -204,6 +205,8 @@ static CUresult copy(const struct copy *c, bool from_is_host)
     bool to_ours = hr_space_owns(c->to), from_ours = hr_space_owns(c->from);
     if (!to_ours && !from_ours && from_is_host && c->from && c->bytes <= HR_HIDDEN_PAYLOAD_BYTES)
         hr_hidden_notice(c->to, (const void *)(uintptr_t)c->from, c->bytes);
+    if (!to_ours && !from_ours && c->names_contexts)
+        hr_transfer_note_others();
     if (!t || c->bytes == 0 || (!to_ours && !from_ours))
         return c->real(c, c->to, c->from, c->bytes);
     struct hr_range ranges[2] = {{c->to, c->bytes}, {c->from, c->bytes}};

@@ -5,6 +5,7 @@
  */
 #include "residency/transfer.h"
 
+#include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "residency/access.h"
@@ -24,12 +25,17 @@ struct running {
     struct hr_trips trips;
     uint64_t entered; /* submissions begun up to and with this one's */
     bool suspect;     /* a link failed while it ran */
+    bool beside;      /* other work that may use links was under way when it began */
     bool rests;       /* all of it is done, as far as was asked */
     struct running *next;
 };
 static struct hr_mutex running_lock = HR_MUTEX_INIT(HR_RANK_FENCE + 2, "transfers");
 static struct running *running;       /* guarded by running_lock: newest first */
 static _Atomic(uint32_t) running_any; /* how many */
+
+#define ASK_NS UINT64_C(1000000)   /* between two questions whether everything is at rest */
+static _Atomic(bool) others;       /* work beside transfers may have used links since everything was at rest */
+static _Atomic(uint64_t) asked_ns; /* when that was asked last */
 
 static _Atomic(uint8_t) given_up[HR_MAX_GPUS][HR_MAX_GPUS]; /* in a row */
 
@@ -39,6 +45,31 @@ static bool is_link_error(CUresult r)
 }
 
 /* ---- starting ---- */
+
+void hr_transfer_note_others(void)
+{
+    if (!atomic_load_explicit(&others, memory_order_relaxed))
+        atomic_store(&others, true);
+}
+
+/*
+ * A link's failure is told without the work that it hit, and once. If that may have been anything but transfers, they must not take the
+ * error upon themselves. (In a submission: what this thread is about to begin is not under way yet.)
+ */
+static bool others_run(void)
+{
+    if (!atomic_load(&others))
+        return false;
+    uint64_t now_ns = hr_clock_ns();
+    if (now_ns - atomic_load(&asked_ns) < ASK_NS)
+        return true;
+    atomic_store(&asked_ns, now_ns);
+    atomic_store(&others, false);
+    if (hr_quiet_now(HR_ALL_GPUS))
+        return false;
+    atomic_store(&others, true);
+    return true;
+}
 
 static void count_bytes(const struct hr_trips *trips)
 {
@@ -99,6 +130,8 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
     hr_fabric_refresh(fabric);
     hr_transfer_reap();
     struct running *run = calloc(1, sizeof *run);
+    if (run)
+        run->beside = others_run();
     if (!run || !hr_trips_plan(&run->trips, asked, &whole, 1, true)) {
         hr_stat_add(hr_thread_self(), HR_STAT_transfers_left, 1);
         free(run);
@@ -326,13 +359,13 @@ static CUresult copy_again(const struct hr_trips *old)
     return count == 0 ? CUDA_SUCCESS : r;
 }
 
-/* Whether nothing else was submitted since the oldest of them, and each can be made again without harm to another. */
+/* Whether nothing else can have met the link or was submitted since the oldest of them, and each can be made again without harm to another. */
 static bool may_repair(const struct running *suspects, uint64_t entered)
 {
     uint64_t last = suspects->entered;
     for (const struct running *run = suspects; run; run = run->next) {
         const struct hr_transfer *a = &run->trips.asked;
-        if (run->entered - last > 1 || !is_resident(a->to, a->bytes) || !is_resident(a->from, a->bytes))
+        if (run->beside || run->entered - last > 1 || !is_resident(a->to, a->bytes) || !is_resident(a->from, a->bytes))
             return false;
         last = run->entered;
         for (const struct running *later = run->next; later; later = later->next) {
@@ -356,8 +389,9 @@ static CUresult repair(struct running *suspects)
     hr_gate_enter(t);
     if (!may_repair(suspects, hr_gate_entered())) {
         hr_gate_leave(t);
-        hr_log(HR_LOG_ERROR,
-               "a link failed under a copy between GPUs, and work that may use what it copied was submitted since");
+        hr_log(
+            HR_LOG_ERROR,
+            "a link failed under a copy between GPUs, and other work may have met it, or used what was copied since");
         return CUDA_ERROR_NVLINK_UNCORRECTABLE;
     }
     hr_gate_submit(t);

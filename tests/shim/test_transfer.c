@@ -627,6 +627,34 @@ static void drivers_copy_fails_unasked(void)
     OK(cuStreamSynchronize(s)); /* once */
 }
 
+/* The driver's own copy is what the link fails under; the transfer behind it can be made again, that one not. */
+static void drivers_copy_fails_before_a_transfer(void)
+{
+    enum { SMALL = 768 * 1024, BYTES = 16 * MIB };
+    machine_of("dgx1v,vram=256M,host=1G", 4);
+    OK(cuCtxSetCurrent(context[0]));
+    OK(cuCtxEnablePeerAccess(context[1], 0));
+    CUdeviceptr from = allocate_on(0, SMALL), to = allocate_on(1, SMALL);
+    CUdeviceptr far_from = allocate_on(0, BYTES), far_to = allocate_on(1, BYTES);
+    put(0, from, SMALL, 1);
+    put(1, to, SMALL, 2);
+    put(0, far_from, BYTES, 3);
+    put(1, far_to, BYTES, 4);
+    CUstream s = stream_on(0);
+    OK(cuMemcpyPeerAsync(to, context[1], from, context[0], SMALL, s));
+    OK(cuMemcpyPeerAsync(far_to, context[1], far_from, context[0], BYTES, s));
+    CHECK(hr_transfer_any());
+    GIVES(CUDA_ERROR_NVLINK_UNCORRECTABLE, cuStreamSynchronize(s));
+}
+
+Test(transfer, the_job_hears_of_a_link_that_failed_under_what_no_transfer_can_repair, .timeout = 120)
+{
+    setenv("SIMGPU_LINK", "fail:0.0@100000", 1);
+    free(apart(drivers_copy_fails_before_a_transfer));
+    setenv("SIMGPU_DENY", "routers", 1);
+    free(apart(drivers_copy_fails_before_a_transfer));
+}
+
 Test(transfer, the_job_hears_of_a_link_that_failed_though_the_library_asked_first, .timeout = 120)
 {
     setenv("SIMGPU_DENY", "routers", 1);

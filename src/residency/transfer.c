@@ -428,7 +428,7 @@ CUresult hr_transfer_settle(CUresult r)
     hr_mutex_unlock(&running_lock);
     finish_all(done);
     if (nobodys) {
-        hr_log(HR_LOG_ERROR, "a link failed under a copy between GPUs that cannot be made again");
+        hr_log(HR_LOG_ERROR, "a link between GPUs failed under a copy or a kernel, which cannot be made again");
         return CUDA_ERROR_NVLINK_UNCORRECTABLE;
     }
     if (!suspects)

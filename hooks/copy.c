@@ -59,6 +59,7 @@ struct copy {
     size_t bytes;
     CUstream stream;
     bool async, per_thread;
+    bool names_contexts;                /* a peer copy */
     CUcontext to_context, from_context; /* peer copies */
     CUresult (*real)(const struct copy *c, CUdeviceptr to, CUdeviceptr from, size_t bytes);
 };
@@ -85,7 +86,7 @@ static bool in_vram(CUdeviceptr address)
  */
 static bool is_between_all(const struct copy *c)
 {
-    return c->to_context && !c->async;
+    return c->names_contexts && !c->async;
 }
 static bool are_at_rest(CUdeviceptr to, CUdeviceptr from)
 {
@@ -94,14 +95,23 @@ static bool are_at_rest(CUdeviceptr to, CUdeviceptr from)
                                    UINT64_C(1) << current->gpu);
 }
 
+static bool may_go_over_fabric(const struct copy *c, CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    if (hr_space.gpu_count < 2 || !hr_transfer_worth(bytes) || !hr_space_owns(to) || !hr_space_owns(from) ||
+        hr_way_owner(to) == hr_way_owner(from) || !in_vram(to) || !in_vram(from))
+        return false;
+    /* Contexts that are none are the driver's to refuse. */
+    if (c->names_contexts && (!hr_context_of(c->to_context) || !hr_context_of(c->from_context)))
+        return false;
+    return !is_between_all(c) || are_at_rest(to, from);
+}
+
 /* Between the VRAM of two GPUs the fabric may know more ways than the driver's. */
 static CUresult over_fabric(const struct copy *c, struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size_t bytes,
                             bool *done_out)
 {
     *done_out = false;
-    if (hr_space.gpu_count < 2 || !hr_transfer_worth(bytes) || !hr_space_owns(to) || !hr_space_owns(from) ||
-        hr_way_owner(to) == hr_way_owner(from) || !in_vram(to) || !in_vram(from) ||
-        (is_between_all(c) && !are_at_rest(to, from)))
+    if (!may_go_over_fabric(c, to, from, bytes))
         return CUDA_SUCCESS;
     CUresult r = hr_way_end(way, CUDA_SUCCESS, false); /* the context of the job's call is current again */
     if (r != CUDA_SUCCESS)
@@ -126,6 +136,7 @@ static void count_between(CUdeviceptr to, CUdeviceptr from, size_t bytes, bool m
     if (here == there || !in_vram(to) || !in_vram(from))
         return;
     bool direct = hr_peers_reach(here, there) || hr_peers_reach(there, here);
+    hr_transfer_note_others();
     hr_stats_sent(here, there, direct ? HR_SENT_DIRECT : HR_SENT_STAGED, bytes);
 }
 
@@ -140,7 +151,7 @@ static CUresult copy_piece(const struct copy *c, struct hr_way *way, CUdeviceptr
     }
     count_between(to, from, bytes, moved);
     /* Peer copies tell the driver the contexts themselves. */
-    bool far = (!c->to_context || moved) && (hr_way_is_far(way, to) || hr_way_is_far(way, from));
+    bool far = (!c->names_contexts || moved) && (hr_way_is_far(way, to) || hr_way_is_far(way, from));
     if (far)
         return hr_way_copy(way, to, from, bytes);
     CUresult r = hr_way_end(way, CUDA_SUCCESS, false); /* the context of the job's call is current again */
@@ -194,6 +205,8 @@ static CUresult copy(const struct copy *c, bool from_is_host)
     bool to_ours = hr_space_owns(c->to), from_ours = hr_space_owns(c->from);
     if (!to_ours && !from_ours && from_is_host && c->from && c->bytes <= HR_HIDDEN_PAYLOAD_BYTES)
         hr_hidden_notice(c->to, (const void *)(uintptr_t)c->from, c->bytes);
+    if (!to_ours && !from_ours && c->names_contexts)
+        hr_transfer_note_others();
     if (!t || c->bytes == 0 || (!to_ours && !from_ours))
         return c->real(c, c->to, c->from, c->bytes);
     struct hr_range ranges[2] = {{c->to, c->bytes}, {c->from, c->bytes}};
@@ -212,7 +225,7 @@ static CUresult copy(const struct copy *c, bool from_is_host)
     r = copy_pieces(c, &way);
     r = hr_way_end(&way, r, !c->async && !(to_ours && from_ours));
     r = hr_copy_end(t, r, c->stream, c->per_thread, ranges, 2);
-    return is_between_all(c) ? hr_transfer_settle(r) : r; /* what was waited for may have met a link that failed */
+    return c->async ? r : hr_transfer_settle(r); /* what was waited for may have met a link that failed */
 }
 
 #define HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
@@ -324,6 +337,7 @@ COPY_DTOH_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, true)
                                    .from = src,                                                                        \
                                    .bytes = n,                                                                         \
                                    .per_thread = (pt),                                                                 \
+                                   .names_contexts = true,                                                             \
                                    .to_context = dc,                                                                   \
                                    .from_context = sc,                                                                 \
                                    .real = real_##name},                                                               \
@@ -342,6 +356,7 @@ COPY_PEER(cuMemcpyPeer_ptds, true)
                                    .stream = s,                                                                        \
                                    .async = true,                                                                      \
                                    .per_thread = (pt),                                                                 \
+                                   .names_contexts = true,                                                             \
                                    .to_context = dc,                                                                   \
                                    .from_context = sc,                                                                 \
                                    .real = real_##name},                                                               \

@@ -7,6 +7,7 @@
 #include "residency/context.h"
 #include "residency/params.h"
 #include "residency/peers.h"
+#include "residency/transfer.h"
 #include "stats/stats.h"
 
 #include <stdlib.h>
@@ -159,8 +160,11 @@ static CUresult launch(const struct launch *l)
     struct hr_thread *t = hr_thread_self();
     bool has_params = l->params || l->extra;
     const struct hr_params *params = has_params ? hr_params_of(l->function) : NULL;
-    if (hr_space.gpu_count > 1)
+    if (hr_space.gpu_count > 1) {
         hr_fabric_watch(); /* kernels use links, too */
+        if (hr_peers_any_granted())
+            hr_transfer_note_others();
+    }
     if (!t || hr_space.bytes == 0)
         return l->real(l);
     if (__builtin_expect(params && !params->known, 0))

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -20,6 +21,10 @@
 #define STACK_BYTES (UINT64_C(64) << 10) /* of each of the two */
 #define MOST_CLOSED 4096                 /* descriptors, on kernels without close_range */
 #define SIGNALS 64
+#define ENDING_MS 5000
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
@@ -39,6 +44,7 @@ struct start {
     int null_fd, pipe_fd;
     char *stack;
     volatile int error; /* of whatever failed in the children; they share this memory */
+    volatile int pid;   /* the helper's */
 };
 
 /* Runs body(arg) on a stack of its own, in a new process that ends when it returns. The process, or a negative errno. */
@@ -122,6 +128,8 @@ static PLAIN int leave_behind(void *arg)
 
     if (pid < 0)
         start->error = (int)-pid;
+    else
+        start->pid = (int)pid;
     return 0;
 }
 
@@ -149,7 +157,7 @@ static int start_helper(struct start *start)
     return error ? error : start->error;
 }
 
-int hr_child_start(const char *path, char *const argv[], char *const envp[], int *fd_out)
+int hr_child_start(const char *path, char *const argv[], char *const envp[], int *fd_out, int *pid_out)
 {
     struct start start = {.path = path, .argv = argv, .envp = envp, .null_fd = -1, .pipe_fd = -1};
     int ends[2] = {-1, -1}, error = 0;
@@ -170,9 +178,35 @@ int hr_child_start(const char *path, char *const argv[], char *const envp[], int
     if (start.pipe_fd >= 0)
         close(start.pipe_fd);
     if (error != 0) {
+        hr_child_forget(start.pid);
         close(ends[0]);
         return -error;
     }
     *fd_out = ends[0];
+    *pid_out = start.pid;
     return 0;
+}
+
+/* 1 = its end was taken, 0 = it runs, -1 = it is no child of this process, or no more. */
+static int look(int pid)
+{
+    siginfo_t about = {0};
+
+    if (waitid(P_PID, (id_t)pid, &about, WEXITED | WNOHANG) != 0)
+        return -1;
+    return about.si_pid == pid;
+}
+
+/* Its output ends before it does: a driver may take a while to let go of it. */
+void hr_child_forget(int pid)
+{
+    if (pid <= 0 || look(pid) != 0)
+        return;
+    struct pollfd ends = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    if (ends.fd < 0)
+        return;
+    while (poll(&ends, 1, ENDING_MS) < 0 && errno == EINTR)
+        continue;
+    close(ends.fd);
+    look(pid);
 }

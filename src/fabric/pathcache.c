@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -218,12 +219,23 @@ static int write_all(int fd, const char *text, size_t bytes)
     return 0;
 }
 
+/* Something else may be named on purpose (/dev/null), and must not be replaced. */
+static bool is_no_file(const char *path)
+{
+    struct stat about;
+
+    /* By number: the wrapper is of glibc 2.33. */
+    return syscall(SYS_newfstatat, AT_FDCWD, path, &about, 0) == 0 && !S_ISREG(about.st_mode);
+}
+
 int hr_pathcache_write(const char *path, const struct hr_discovery *discovery)
 {
     struct hr_text out = {0};
     char part[PATH_MAX];
     struct timespec now;
 
+    if (is_no_file(path))
+        return -EINVAL;
     clock_gettime(CLOCK_MONOTONIC, &now);
     int n = snprintf(part, sizeof part, "%s.%ld.%ld", path, (long)getpid(), now.tv_nsec);
     if (n < 0 || (size_t)n >= sizeof part)

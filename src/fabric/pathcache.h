@@ -13,7 +13,8 @@ bool hr_pathcache_place(char *path_out, size_t bytes);
 /* Fills in what the file knows of this machine. A file that is not there is no error. */
 void hr_pathcache_read(const char *path, struct hr_discovery *discovery);
 
-/* Puts what is known of this machine in place of what the file had of it; keeps the rest. 0 or a negative errno. */
+/* Puts what is known of this machine in place of what the file had of it; keeps the rest. 0 or a negative errno; EINVAL: the path leads
+ * to what is no regular file, and it is left alone. */
 int hr_pathcache_write(const char *path, const struct hr_discovery *discovery);
 
 #endif

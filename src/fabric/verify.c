@@ -113,7 +113,7 @@ static char **make_environment(char *driver)
     return list;
 }
 
-static int start_helper(const struct run *run, const char *command, struct told *told, int *fd_out)
+static int start_helper(const struct run *run, const char *command, struct told *told, int *fd_out, int *pid_out)
 {
     char wait[24], driver[PATH_MAX + 32];
     char *words = calloc(told->given, 2 * HR_TOPOLOGY_NAME_BYTES + 2), *at = words;
@@ -134,7 +134,7 @@ static int start_helper(const struct run *run, const char *command, struct told 
             at +=
                 1 + sprintf(at, "%s,%s", run->discovery->gpu[item->from].bus_id, run->discovery->gpu[item->to].bus_id);
         }
-        rc = hr_child_start(command, argv, envp, fd_out);
+        rc = hr_child_start(command, argv, envp, fd_out, pid_out);
     }
     free(words);
     free((void *)argv);
@@ -191,13 +191,16 @@ static void take_line(struct run *run, struct told *told, char *line)
     }
 }
 
-/* Reads until the helper is gone, or says nothing for longer than it may. */
+/*
+ * Reads until the helper has said all or is gone, or says nothing for longer than it may. Its end alone would not do: a process that the job
+ * forked just then may have the pipe as well.
+ */
 static void hear(struct run *run, struct told *told, int fd)
 {
     char line[LINE_BYTES], bytes[1024];
     size_t length = 0;
 
-    for (;;) {
+    while (told->next < told->given) {
         uint64_t patience_ns = told->begun >= 0 ? run->wait_ns + GRACE_NS : START_NS;
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
         int ready = poll(&poll_fd, 1, (int)(patience_ns / 1000000));
@@ -262,14 +265,15 @@ static void run_all(struct run *run, const char *command)
     while (next < run->count && run->hangs < MOST_HANGS) {
         uint32_t left = run->count - next;
         struct told told = {.first = next, .given = left < MOST_ITEMS ? left : MOST_ITEMS, .begun = -1};
-        int fd;
-        int rc = start_helper(run, command, &told, &fd);
+        int fd, pid;
+        int rc = start_helper(run, command, &told, &fd, &pid);
         if (rc != 0) {
             hr_log(HR_LOG_INFO, "%s cannot be started (%s): copies between GPUs are not tried", command, strerror(-rc));
             return;
         }
         hear(run, &told, fd);
         close(fd);
+        hr_child_forget(pid);
         if (told.begun >= 0)
             give_up_item(run, &told);
         if (told.next == 0) {
@@ -283,6 +287,24 @@ static void run_all(struct run *run, const char *command)
 
 /* ---- the whole ---- */
 
+/*
+ * Where one process at a time may have the GPU, or none, a helper's context would keep out the job's own, or another one's. Asked here because
+ * such a mode can be set at any time.
+ */
+static bool is_open(const struct hr_discovery *discovery, uint32_t gpu)
+{
+    CUdevice device;
+    int mode = CU_COMPUTEMODE_DEFAULT;
+
+    bool open = hr_drv.cuDeviceGet(&device, (int)gpu) != CUDA_SUCCESS ||
+                hr_drv.cuDeviceGetAttribute(&mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device) != CUDA_SUCCESS ||
+                mode == CU_COMPUTEMODE_DEFAULT;
+    if (!open)
+        hr_log_once(HR_LOG_INFO, "GPU %u (%s) is not open to several processes: copies to and from it are not tried",
+                    gpu, discovery->gpu[gpu].bus_id);
+    return open;
+}
+
 static bool worth_trying(const struct hr_discovery *discovery, uint32_t from, uint32_t to)
 {
     return from != to &&
@@ -294,9 +316,14 @@ static bool list_items(struct run *run, bool again)
     struct hr_discovery *discovery = run->discovery;
 
     run->items = calloc((size_t)discovery->gpus * discovery->gpus, sizeof *run->items);
+    bool open[HR_TOPOLOGY_MAX_PORTS]; /* as many as discovery takes */
+    for (uint32_t i = 0; i < discovery->gpus; i++)
+        open[i] = is_open(discovery, i);
     for (uint32_t i = 0; run->items && i < discovery->gpus; i++) {
         for (uint32_t j = 0; j < discovery->gpus; j++) {
             struct item item = {i, j};
+            if (!open[i] || !open[j])
+                continue;
             if (again && i != j)
                 *pair_of(run, &item) = (struct hr_pair){.access = pair_of(run, &item)->access,
                                                         .atomics = pair_of(run, &item)->atomics,
@@ -323,7 +350,8 @@ static void copy_and_see(struct run *run, bool again, const char *place)
     if (run->learned > 0 && place) {
         int rc = hr_pathcache_write(place, run->discovery);
         if (rc != 0)
-            hr_log(HR_LOG_INFO, "cannot keep what copies have shown in %s: %s", place, strerror(-rc));
+            hr_log(HR_LOG_INFO, "cannot keep what copies have shown in %s: %s", place,
+                   rc == -EINVAL ? "it is not a regular file" : strerror(-rc));
     }
 }
 

@@ -56,6 +56,27 @@ static _Thread_local struct {
     uint32_t generation;
 } memo __attribute__((tls_model("initial-exec")));
 
+/* --- links that failed --------------------------------------------------------------------------------------------- */
+
+static _Atomic(bool) link_failed;
+
+CUresult hr_context_heard(CUresult r)
+{
+    if (r == CUDA_ERROR_NVLINK_UNCORRECTABLE)
+        atomic_store(&link_failed, true);
+    return r;
+}
+
+bool hr_context_link_told(void)
+{
+    return atomic_load_explicit(&link_failed, memory_order_relaxed);
+}
+
+bool hr_context_link_failed(void)
+{
+    return hr_context_link_told() && atomic_exchange(&link_failed, false);
+}
+
 /* --- contexts ----------------------------------------------------------------------------------------------------- */
 
 /* Registers the current context. */
@@ -253,6 +274,33 @@ void hr_stream_destroyed(CUstream stream, struct hr_context *context, CUresult r
         stream_register(context, stream); /* it is still there, and the job may go on using it */
 }
 
+/*
+ * What a query says of rest. An error that has ended the context (or its handle) means that nothing of it runs any more; of any
+ * other error nothing can be concluded.
+ */
+static bool busy(CUresult r)
+{
+    switch (hr_context_heard(r)) {
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE: return true; /* tells of an earlier copy, and nothing of what runs now */
+    case CUDA_SUCCESS:
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_INVALID_HANDLE:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED: return false;
+    default: return true;
+    }
+}
+
 /* The last work of a stream that is about to go; its context is made current, since an event belongs to one. */
 static void orphan_locked(struct stream_entry *s)
 {
@@ -260,7 +308,7 @@ static void orphan_locked(struct stream_entry *s)
     if (hr_context_enter(&s->context->public, &pushed) != CUDA_SUCCESS)
         return; /* the context has ended, and its work with it */
     struct orphan *o = NULL;
-    if (hr_drv.cuStreamQuery(s->handle) == CUDA_ERROR_NOT_READY && (o = calloc(1, sizeof *o))) {
+    if (busy(hr_drv.cuStreamQuery(s->handle)) && (o = calloc(1, sizeof *o))) {
         if (hr_drv.cuEventCreate(&o->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
             hr_drv.cuEventRecord(o->event, s->handle) == CUDA_SUCCESS) {
             o->idle = s->idle;
@@ -322,7 +370,7 @@ void hr_fence_per_thread(struct hr_thread *t)
         f = calloc(1, sizeof *f);
         if (!f || hr_drv.cuEventCreate(&f->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
             free(f);
-            hr_drv.cuStreamSynchronize_ptsz(CU_STREAM_PER_THREAD);
+            hr_context_heard(hr_drv.cuStreamSynchronize_ptsz(CU_STREAM_PER_THREAD));
             return;
         }
         f->context = (struct context_entry *)context;
@@ -336,46 +384,10 @@ void hr_fence_per_thread(struct hr_thread *t)
         hr_mutex_unlock(&fence_lock);
     }
     if (hr_drv.cuEventRecord_ptsz(f->event, CU_STREAM_PER_THREAD) != CUDA_SUCCESS)
-        hr_drv.cuStreamSynchronize_ptsz(CU_STREAM_PER_THREAD);
+        hr_context_heard(hr_drv.cuStreamSynchronize_ptsz(CU_STREAM_PER_THREAD));
 }
 
 /* --- rest --------------------------------------------------------------------------------------------------------- */
-
-static _Atomic(bool) link_failed;
-
-bool hr_context_link_failed(void)
-{
-    return atomic_load_explicit(&link_failed, memory_order_relaxed) && atomic_exchange(&link_failed, false);
-}
-
-/*
- * What a query says of rest. An error that has ended the context (or its handle) means that nothing of it runs any more; of any
- * other error nothing can be concluded.
- */
-static bool busy(CUresult r)
-{
-    switch (r) {
-    case CUDA_ERROR_NVLINK_UNCORRECTABLE: /* tells of an earlier copy, and nothing of what runs now */
-        atomic_store(&link_failed, true);
-        return true;
-    case CUDA_SUCCESS:
-    case CUDA_ERROR_DEINITIALIZED:
-    case CUDA_ERROR_INVALID_CONTEXT:
-    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-    case CUDA_ERROR_INVALID_HANDLE:
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED: return false;
-    default: return true;
-    }
-}
 
 static bool orphans_busy_locked(struct context_entry *c)
 {

@@ -53,7 +53,13 @@ void hr_stream_destroyed(CUstream stream, struct hr_context *context, CUresult r
  */
 void hr_fence_per_thread(struct hr_thread *t);
 
-/* Whether a query of ours was told of a failed link since the last call of this: the driver tells such an error once, to whoever asks first. */
+/*
+ * A driver tells of a failed link once, to whoever waits or asks first. What a call of ours was told goes through here, and returns as it
+ * is, so that the job hears of it (hr_transfer_settle) where the copy cannot be made again. No lock.
+ */
+CUresult hr_context_heard(CUresult r);
+/* Whether something was heard that nobody has taken; and takes it. No lock. */
+bool hr_context_link_told(void);
 bool hr_context_link_failed(void);
 
 /* Whether everything submitted so far to the GPUs in `gpu_mask` is done. Never waits. All GPUs are asked, so that drains

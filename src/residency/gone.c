@@ -4,6 +4,7 @@
 #include "residency/context.h"
 #include "residency/gpu.h"
 #include "residency/lane.h"
+#include "residency/lend.h"
 #include "residency/params.h"
 #include "residency/peers.h"
 #include "residency/quarantine.h"
@@ -13,8 +14,10 @@
 
 struct hr_gone hr_context_ending(CUcontext handle)
 {
-    if (handle)
+    if (handle) {
         hr_transfer_leave(handle);
+        hr_lend_forget(handle);
+    }
     return (struct hr_gone){handle};
 }
 

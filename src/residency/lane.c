@@ -25,7 +25,7 @@ static CUresult take_stream(CUcontext context, struct hr_lane_stream **entry_out
     struct hr_lane_stream *found = NULL;
     hr_mutex_lock(&lanes_lock);
     for (struct hr_lane_stream *s = lanes; s && !found; s = s->next)
-        if (!s->taken && s->context == context && hr_drv.cuStreamQuery(s->stream) == CUDA_SUCCESS)
+        if (!s->taken && s->context == context && hr_context_heard(hr_drv.cuStreamQuery(s->stream)) == CUDA_SUCCESS)
             found = s;
     if (found)
         found->taken = true;

@@ -37,6 +37,8 @@ static _Atomic(size_t) wanted[HR_MAX_GPUS]; /* by lender: chunks that it needs b
 static struct hr_policy_run *runs;          /* guarded by hr_move_lock */
 static size_t runs_capacity;                /* guarded by hr_move_lock */
 
+static _Atomic(CUcontext) contexts[HR_MAX_GPUS]; /* of lenders */
+
 /* ---- who may lend to whom ---- */
 
 static void ask_driver(void)
@@ -125,11 +127,14 @@ void hr_lend_refresh(void)
     uint64_t able = 0;
     if (gpus < 2 || hr_config()->peers == HR_PEERS_OFF)
         return;
-    for (unsigned g = 0; g < gpus; g++)
-        if (hr_trip_context(g)) {
+    for (unsigned g = 0; g < gpus; g++) {
+        CUcontext lender = hr_trip_context(g);
+        atomic_store(&contexts[g], lender);
+        if (lender) {
             able |= UINT64_C(1) << g;
             able_count++;
         }
+    }
     if (!atomic_load(&asked) && able_count > 1)
         ask_driver();
     if (able_count > 1 && hr_fabric_get(&fabric) == 0)
@@ -142,6 +147,19 @@ void hr_lend_refresh(void)
                                   memory_order_relaxed);
     if (view)
         hr_fabric_drop(fabric, view);
+}
+
+CUcontext hr_lend_context(unsigned lender)
+{
+    return atomic_load(&contexts[lender]);
+}
+
+void hr_lend_forget(CUcontext context)
+{
+    for (unsigned g = 0; g < HR_MAX_GPUS; g++) {
+        CUcontext gone = context;
+        atomic_compare_exchange_strong(&contexts[g], &gone, NULL);
+    }
 }
 
 static size_t room_of(unsigned lender)

@@ -19,6 +19,10 @@
 /* Finds out who may lend to whom now, before the move lock is taken. The first call with two GPUs that could asks the driver and makes the
  * fabric, which may take seconds. */
 void hr_lend_refresh(void);
+/* A context of a GPU that lends, as of the last refresh, or NULL. No lock. */
+CUcontext hr_lend_context(unsigned lender);
+/* The context is about to end. No lock. */
+void hr_lend_forget(CUcontext context);
 
 /* Those who lend to the window of one GPU, the fastest first, and how many chunks each may still give. */
 struct hr_lending {

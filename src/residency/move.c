@@ -127,14 +127,78 @@ static CUresult copy_chunks(struct hr_context *context, const struct hr_move *mo
     return r;
 }
 
+/* Whether memory that is lent takes part. */
+static bool over_links(const struct hr_move *moves, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (moves[i].to->tier == HR_TIER_PEER || moves[i].chunk->phys->tier == HR_TIER_PEER)
+            return true;
+    return false;
+}
+
+/* Through the host, by the GPU that lends. The context of `context` is current. */
+static CUresult fetch_from_lender(struct hr_context *context, const struct hr_move *move, void *bytes)
+{
+    const struct hr_phys *from = move->chunk->phys;
+    CUcontext lender = hr_lend_context(from->gpu), ignored;
+    CUstream stream;
+    CUresult r = lender ? hr_drv.cuCtxPushCurrent_v2(lender) : CUDA_ERROR_INVALID_CONTEXT;
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = hr_drv.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    if (r == CUDA_SUCCESS) {
+        r = hr_drv.cuMemcpyDtoHAsync_v2(bytes, from->alias, hr_chunk_bytes(), stream);
+        CUresult done = hr_drv.cuStreamSynchronize(stream);
+        r = r != CUDA_SUCCESS ? r : done;
+        hr_drv.cuStreamDestroy_v2(stream);
+    }
+    hr_drv.cuCtxPopCurrent_v2(&ignored);
+    if (r == CUDA_SUCCESS)
+        r = hr_drv.cuMemcpyAsync(move->to->alias, (CUdeviceptr)(uintptr_t)bytes, hr_chunk_bytes(), context->mover);
+    CUresult done = hr_drv.cuStreamSynchronize(context->mover);
+    return r != CUDA_SUCCESS ? r : done;
+}
+
+/*
+ * After copies over links failed with `failure`: what is lent must come back even if the link to it is gone for good. Nothing more is lent over it
+ * by the way.
+ */
+static CUresult copy_without_links(struct hr_context *context, const struct hr_move *moves, unsigned count,
+                                   CUresult failure)
+{
+    CUresult r = CUDA_SUCCESS;
+    for (unsigned i = 0; i < count; i++)
+        if (moves[i].to->tier == HR_TIER_PEER)
+            return failure;
+    void *bytes = malloc(hr_chunk_bytes());
+    if (!bytes)
+        return failure;
+    for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++) {
+        if (moves[i].chunk->phys->tier == HR_TIER_PEER) {
+            r = fetch_from_lender(context, &moves[i], bytes);
+        } else {
+            r = copy_chunks(context, &moves[i], 1);
+            CUresult done = hr_drv.cuStreamSynchronize(context->mover);
+            r = r != CUDA_SUCCESS ? r : done;
+        }
+    }
+    free(bytes);
+    return r;
+}
+
 static CUresult copy_all(struct hr_context *context, const struct hr_move *moves, unsigned count)
 {
     struct hr_thread *t = hr_thread_self();
     uint64_t start_ns = hr_clock_ns();
     CUresult r = copy_chunks(context, moves, count);
     CUresult done = context->mover ? hr_drv.cuStreamSynchronize(context->mover) : r;
+    r = r != CUDA_SUCCESS ? r : done;
+    if (!over_links(moves, count)) /* else it is these copies that the error is about */
+        hr_context_heard(done);
+    else if (r != CUDA_SUCCESS && context->mover)
+        r = copy_without_links(context, moves, count, r);
     hr_stat_add(t, HR_STAT_stall_copy_ns, hr_clock_ns() - start_ns);
-    return r != CUDA_SUCCESS ? r : done;
+    return r;
 }
 
 /* --- swapping ----------------------------------------------------------------------------------------------------- */

@@ -24,6 +24,7 @@ static _Atomic(uint64_t) used_by[HR_MAX_GPUS]; /* bits are only ever added: what
 static _Atomic(uint64_t)
     atomics[HR_MAX_GPUS]; /* as granted: those whose atomics meet only in VRAM; bits are only added */
 static _Atomic(bool) any_atomics;
+static _Atomic(bool) any_granted; /* ever */
 
 static CUmemAccessDesc access_of(unsigned gpu, CUmemAccess_flags flags)
 {
@@ -45,6 +46,11 @@ size_t hr_peers_access_locked(unsigned owner, CUmemAccessDesc *desc_out)
 uint64_t hr_peers_granted(unsigned owner)
 {
     return atomic_load_explicit(&granted[owner], memory_order_relaxed);
+}
+
+bool hr_peers_any_granted(void)
+{
+    return atomic_load_explicit(&any_granted, memory_order_relaxed);
 }
 
 bool hr_peers_reach(unsigned user, unsigned owner)
@@ -128,6 +134,7 @@ static CUresult add_locked(struct pair *pair) HR_REQUIRES(hr_move_lock)
         if (r != CUDA_SUCCESS)
             return r;
         atomic_fetch_or(&granted[pair->owner_gpu], bit);
+        atomic_store(&any_granted, true);
         ask_for_atomics(pair->user_gpu, pair->owner_gpu);
     }
     pair->next = pairs;

@@ -20,6 +20,8 @@ size_t hr_peers_access_locked(unsigned owner, CUmemAccessDesc *desc_out) HR_REQU
 
 /* The other GPUs (a bit each) that the job lets reach window memory of this one. No lock. */
 uint64_t hr_peers_granted(unsigned owner);
+/* Whether the job ever let one GPU reach another's. No lock. */
+bool hr_peers_any_granted(void);
 /* Whether work of GPU `user` may name window memory of GPU `owner`. No lock. */
 bool hr_peers_reach(unsigned user, unsigned owner);
 

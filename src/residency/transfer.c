@@ -5,6 +5,7 @@
  */
 #include "residency/transfer.h"
 
+#include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "residency/access.h"
@@ -17,6 +18,7 @@
 
 #include <stdlib.h>
 
+#define GIVEN_UP_MOST 3 /* in a row, of one pair: each holds the job until what was begun is done */
 #define REPAIRS_MOST 16 /* attempts; each takes at least one link out of the machine */
 
 struct running {
@@ -24,6 +26,7 @@ struct running {
     uint64_t entered; /* submissions begun up to and with this one's */
     const struct hr_thread *issuer;
     bool suspect; /* a link failed while it ran */
+    bool beside;  /* other work that may use links was under way when it began */
     bool rests;   /* all of it is done, as far as was asked */
     struct running *next;
 };
@@ -31,12 +34,43 @@ static struct hr_mutex running_lock = HR_MUTEX_INIT(HR_RANK_FENCE + 2, "transfer
 static struct running *running;       /* guarded by running_lock: newest first */
 static _Atomic(uint32_t) running_any; /* how many */
 
+#define ASK_NS UINT64_C(1000000)   /* between two questions whether everything is at rest */
+static _Atomic(bool) others;       /* work beside transfers may have used links since everything was at rest */
+static _Atomic(uint64_t) asked_ns; /* when that was asked last */
+
+static _Atomic(uint8_t) given_up[HR_MAX_GPUS][HR_MAX_GPUS]; /* in a row */
+
 static bool is_link_error(CUresult r)
 {
     return r == CUDA_ERROR_NVLINK_UNCORRECTABLE;
 }
 
 /* ---- starting ---- */
+
+void hr_transfer_note_others(void)
+{
+    if (!atomic_load_explicit(&others, memory_order_relaxed))
+        atomic_store(&others, true);
+}
+
+/*
+ * A link's failure is told without the work that it hit, and once. If that may have been anything but transfers, they must not take the
+ * error upon themselves. (In a submission: what this thread is about to begin is not under way yet.)
+ */
+static bool others_run(void)
+{
+    if (!atomic_load(&others))
+        return false;
+    uint64_t now_ns = hr_clock_ns();
+    if (now_ns - atomic_load(&asked_ns) < ASK_NS)
+        return true;
+    atomic_store(&asked_ns, now_ns);
+    atomic_store(&others, false);
+    if (hr_quiet_now(HR_ALL_GPUS))
+        return false;
+    atomic_store(&others, true);
+    return true;
+}
 
 static void count_bytes(const struct hr_trips *trips)
 {
@@ -106,7 +140,8 @@ static void reap_oldest(void)
         struct running **link = &running;
         while ((*link)->next)
             link = &(*link)->next;
-        if ((*link)->suspect || !hr_trips_rest(&(*link)->trips, &error) || error != CUDA_SUCCESS)
+        if ((*link)->suspect || !hr_trips_rest(&(*link)->trips, &error) || error != CUDA_SUCCESS ||
+            hr_context_link_told())
             break;
         struct running *run = unlink_locked(link);
         run->next = done;
@@ -128,17 +163,27 @@ static uint32_t issued_by(const struct hr_thread *t)
     return count;
 }
 
+static void note_given_up(const struct hr_transfer *asked, CUresult r)
+{
+    bool last = atomic_fetch_add(&given_up[asked->from_gpu][asked->to_gpu], 1) + 1 == GIVEN_UP_MOST;
+    hr_log(last ? HR_LOG_WARN : HR_LOG_INFO, "a transfer from GPU %u to GPU %u was given up (driver error %d)%s",
+           asked->from_gpu, asked->to_gpu, (int)r, last ? ": from now on the driver copies between them" : "");
+}
+
 CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
 {
     struct hr_part whole = {0, asked->bytes};
     struct hr_fabric *fabric;
     CUevent before;
     *done_out = false;
-    if (!hr_transfer_worth(asked->bytes) || hr_fabric_get(&fabric) != 0 || is_capturing(asked))
+    if (!hr_transfer_worth(asked->bytes) || hr_fabric_get(&fabric) != 0 || is_capturing(asked) ||
+        atomic_load(&given_up[asked->from_gpu][asked->to_gpu]) >= GIVEN_UP_MOST)
         return CUDA_SUCCESS;
     hr_fabric_refresh(fabric);
     reap_oldest();
     struct running *run = calloc(1, sizeof *run);
+    if (run)
+        run->beside = others_run();
     if (!run || !hr_trips_plan(&run->trips, asked, &whole, 1, issued_by(hr_thread_self()), true)) {
         hr_stat_add(hr_thread_self(), HR_STAT_transfers_left, 1);
         free(run);
@@ -157,12 +202,13 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
         r = hr_trips_follow(&run->trips, asked->stream, asked->per_thread);
     }
     if (r != CUDA_SUCCESS) {
-        hr_log(HR_LOG_WARN, "a transfer from GPU %u to GPU %u was given up (driver error %d)", asked->from_gpu,
-               asked->to_gpu, (int)r);
+        note_given_up(asked, r);
         give_up(run, before);
         return CUDA_SUCCESS; /* the driver's own copy will say whatever is wrong */
     }
     hr_drv.cuEventDestroy_v2(before); /* what waits for it goes on doing so */
+    if (atomic_load(&given_up[asked->from_gpu][asked->to_gpu]))
+        atomic_store(&given_up[asked->from_gpu][asked->to_gpu], 0);
     run->entered = hr_gate_entered();
     run->issuer = hr_thread_self();
     count_bytes(&run->trips);
@@ -183,7 +229,7 @@ static struct running *take_done_locked(struct running **suspects_out) HR_REQUIR
     CUresult error = CUDA_SUCCESS;
     for (struct running *run = running; run; run = run->next)
         run->rests = hr_trips_rest(&run->trips, &error);
-    if (is_link_error(error) || hr_context_link_failed())
+    if (is_link_error(error) || (running && hr_context_link_failed()))
         for (struct running *run = running; run; run = run->next)
             run->suspect = true;
     for (struct running **link = &running; *link;) {
@@ -201,7 +247,7 @@ static struct running *take_done_locked(struct running **suspects_out) HR_REQUIR
 
 bool hr_transfer_any(void)
 {
-    return atomic_load_explicit(&running_any, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&running_any, memory_order_relaxed) != 0 || hr_context_link_told();
 }
 
 void hr_transfer_reap(void)
@@ -241,7 +287,7 @@ void hr_transfer_leave(CUcontext context)
         if (!found)
             break;
         found->next = NULL;
-        hr_trips_wait(&found->trips);
+        hr_context_heard(hr_trips_wait(&found->trips));
         finish_all(found);
     }
     CUcontext current = NULL;
@@ -348,13 +394,13 @@ static CUresult copy_again(const struct hr_trips *old)
     return count == 0 ? CUDA_SUCCESS : r;
 }
 
-/* Whether nothing else was submitted since the oldest of them, and each can be made again without harm to another. */
+/* Whether nothing else can have met the link or was submitted since the oldest of them, and each can be made again without harm to another. */
 static bool may_repair(const struct running *suspects, uint64_t entered)
 {
     uint64_t last = suspects->entered;
     for (const struct running *run = suspects; run; run = run->next) {
         const struct hr_transfer *a = &run->trips.asked;
-        if (run->entered - last > 1 || !is_resident(a->to, a->bytes) || !is_resident(a->from, a->bytes))
+        if (run->beside || run->entered - last > 1 || !is_resident(a->to, a->bytes) || !is_resident(a->from, a->bytes))
             return false;
         last = run->entered;
         for (const struct running *later = run->next; later; later = later->next) {
@@ -378,8 +424,9 @@ static CUresult repair(struct running *suspects)
     hr_gate_enter(t);
     if (!may_repair(suspects, hr_gate_entered())) {
         hr_gate_leave(t);
-        hr_log(HR_LOG_ERROR,
-               "a link failed under a copy between GPUs, and work that may use what it copied was submitted since");
+        hr_log(
+            HR_LOG_ERROR,
+            "a link failed under a copy between GPUs, and other work may have met it, or used what was copied since");
         return CUDA_ERROR_NVLINK_UNCORRECTABLE;
     }
     hr_gate_submit(t);
@@ -412,8 +459,13 @@ CUresult hr_transfer_settle(CUresult r)
         return r;
     hr_mutex_lock(&running_lock);
     struct running *done = take_done_locked(&suspects);
+    bool nobodys = !running && !suspects && !done && hr_context_link_failed();
     hr_mutex_unlock(&running_lock);
     finish_all(done);
+    if (nobodys) {
+        hr_log(HR_LOG_ERROR, "a link between GPUs failed under a copy or a kernel, which cannot be made again");
+        return CUDA_ERROR_NVLINK_UNCORRECTABLE;
+    }
     if (!suspects)
         return r;
     CUresult repaired = repair(suspects);

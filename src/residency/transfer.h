@@ -35,6 +35,9 @@ static inline bool hr_transfer_worth(size_t bytes)
  */
 CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out);
 
+/* Work that may use links is about to be submitted, and is no transfer: a copy that the driver makes by itself, a kernel. No lock. */
+void hr_transfer_note_others(void);
+
 /*
  * A call that waits or asks said r: whether that is the error of a failed link that transfers under way may have met. Then the error is
  * ours to make good (hr_transfer_settle), and the call is to be made again. Locks: HR_RANK_FENCE + 2.
@@ -48,7 +51,7 @@ bool hr_transfer_covers(CUresult r);
  */
 CUresult hr_transfer_settle(CUresult r);
 
-/* Whether there is a transfer that was not put away. No lock. */
+/* Whether there is a transfer that was not put away, or a failed link that the job has to hear of. No lock. */
 bool hr_transfer_any(void);
 /* Puts transfers away that are done, without asking more than that. Locks as above. */
 void hr_transfer_reap(void);

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,13 +19,14 @@ static char *run(const char *script, char *const envp[])
     char *const argv[] = {(char *)"sh", (char *)"-c", (char *)script, NULL};
     char *text = calloc(4096, 1);
     size_t count = 0;
-    int fd;
+    int fd, pid;
 
-    int rc = hr_child_start("/bin/sh", argv, envp, &fd);
+    int rc = hr_child_start("/bin/sh", argv, envp, &fd, &pid);
     cr_assert(rc == 0, "%s", strerror(-rc));
     for (ssize_t n; (n = read(fd, text + count, 4095 - count)) > 0;)
         count += (size_t)n;
     close(fd);
+    hr_child_forget(pid);
     return text;
 }
 
@@ -57,6 +59,20 @@ Test(child, is_nobody_that_the_job_could_wait_for)
     free(said);
 }
 
+/* As the first process of a container does. */
+Test(child, is_not_left_to_a_job_that_adopts_orphans)
+{
+    char *const argv[] = {(char *)"nothing", NULL};
+    int fd, pid;
+
+    cr_assert(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0);
+    char *said = run("exec >&-; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done", clean);
+    cr_expect(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD, "the job has a child");
+    cr_expect(hr_child_start("/nonexistent/nothing", argv, clean, &fd, &pid) == -ENOENT);
+    cr_expect(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD, "the job has a child that never began");
+    free(said);
+}
+
 Test(child, has_none_of_the_jobs_descriptors_masks_and_handlers)
 {
     struct sigaction ignore = {.sa_handler = SIG_IGN}, old;
@@ -84,10 +100,10 @@ Test(child, has_none_of_the_jobs_descriptors_masks_and_handlers)
 Test(child, a_program_that_is_not_there_is_an_error)
 {
     char *const argv[] = {(char *)"nothing", NULL};
-    int fd = -7, before = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int fd = -7, pid, before = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     close(before);
-    cr_expect(hr_child_start("/nonexistent/nothing", argv, clean, &fd) == -ENOENT);
+    cr_expect(hr_child_start("/nonexistent/nothing", argv, clean, &fd, &pid) == -ENOENT);
     int after = open("/dev/null", O_RDONLY | O_CLOEXEC);
     cr_expect(fd == -7 && after == before, "descriptors are left over");
     close(after);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -385,6 +386,18 @@ Test(topo, damage_to_what_was_kept_costs_a_line_and_another_version_all)
     free(output(ARGV(command, "topo", "--sim", "square4,vram=64M", "--measure"), ENV(cache_env)));
     cr_expect_eq(good_pairs(ENV(cache_env)), all);
     cr_expect_eq(good_pairs(ENV("HEADROOM_TOPO_CACHE=off")), 0);
+}
+
+Test(topo, what_is_no_file_is_not_replaced_by_one)
+{
+    char named[128];
+    struct stat about;
+
+    snprintf(named, sizeof named, "HEADROOM_TOPO_CACHE=%s/pipe", folder);
+    cr_assert(mkfifo(strchr(named, '=') + 1, 0600) == 0);
+    free(output(ARGV(command, "topo", "--sim", "square4,vram=64M", "--measure"), ENV(named)));
+    cr_expect(lstat(strchr(named, '=') + 1, &about) == 0 && S_ISFIFO(about.st_mode));
+    cr_expect_eq(good_pairs(ENV(named)), 0);
 }
 
 Test(topo, a_path_that_corrupts_is_found_named_once_and_not_used)

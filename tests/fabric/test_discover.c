@@ -177,3 +177,52 @@ Test(discover, a_helper_that_is_none_does_no_harm)
     cr_expect_eq(topology->gpu_count, 4);
     hr_topology_destroy(topology);
 }
+
+/* As when the job forks in another thread just while the helper is started. */
+Test(discover, a_process_that_has_the_helpers_pipe_too_does_not_hold_the_job, .timeout = 30)
+{
+    static const char text[] = "#!/bin/sh\nsleep 50 &\necho ready\nshift 3; i=0\n"
+                               "for pair; do echo begin $i; echo end $i good 1000 10; i=$((i + 1)); done\n";
+    char script[] = "/tmp/headroom-pipe-XXXXXX";
+    int fd = mkstemp(script);
+
+    cr_assert(fd >= 0 && write(fd, text, sizeof text - 1) == sizeof text - 1 && fchmod(fd, 0700) == 0);
+    close(fd);
+    machine("square4,vram=64M", "");
+    hr_verify_use_command(script);
+    struct hr_topology *topology = discover();
+    cr_expect_eq(hr_discovery_of_process()->pair[1].state, HR_PAIR_GOOD);
+    cr_expect_eq(hr_discovery_of_process()->pair[1].start_ns, 10);
+    hr_topology_destroy(topology);
+    unlink(script);
+}
+
+static __typeof__(hr_drv.cuDeviceGetAttribute) real_attribute;
+
+/* GPU 1 belongs to one process at a time. */
+static CUresult CUDAAPI gpu_1_is_exclusive(int *value_out, CUdevice_attribute attribute, CUdevice device)
+{
+    CUresult r = real_attribute(value_out, attribute, device);
+
+    if (r == CUDA_SUCCESS && attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE && device == 1)
+        *value_out = CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
+    return r;
+}
+
+Test(discover, the_helper_keeps_nobody_from_a_gpu_that_takes_one_process)
+{
+    machine("square4,vram=64M", "");
+    real_attribute = hr_drv.cuDeviceGetAttribute;
+    hr_drv.cuDeviceGetAttribute = gpu_1_is_exclusive;
+    hr_verify_use_command(getenv("TEST_HEADROOM"));
+    struct hr_topology *topology = discover();
+    const struct hr_discovery *found = hr_discovery_of_process();
+    for (uint32_t gpu = 0; gpu < 4; gpu++) {
+        cr_expect_eq(found->pair[gpu * 4 + 1].state, HR_PAIR_UNPROVEN);
+        cr_expect_eq(found->pair[4 + gpu].state, HR_PAIR_UNPROVEN);
+    }
+    cr_expect_eq(found->gpu[1].to_host_gbps, 0);
+    cr_expect_eq(found->pair[2].state, HR_PAIR_GOOD);
+    cr_expect_gt(found->gpu[0].to_host_gbps, 0);
+    hr_topology_destroy(topology);
+}

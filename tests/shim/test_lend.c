@@ -184,6 +184,54 @@ Test(lend, victims_go_to_an_idle_gpu_first, .timeout = 60)
     free(safely(idle_gpu_first));
 }
 
+/* Copies between the GPUs that GPU 0 makes fail, as over a link that is gone for good. */
+static __typeof__(hr_drv.cuMemcpyAsync) real_copy;
+static unsigned copies_refused;
+
+static bool is_on_gpu_1(CUdeviceptr p)
+{
+    unsigned type = 0;
+    int gpu = -1;
+    return hr_drv.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p) == CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_DEVICE &&
+           hr_drv.cuPointerGetAttribute(&gpu, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p) == CUDA_SUCCESS && gpu == 1;
+}
+
+static CUresult CUDAAPI copy_without_link(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+    CUdevice here = -1;
+    if (hr_drv.cuCtxGetDevice(&here) == CUDA_SUCCESS && here == 0 && (is_on_gpu_1(to) || is_on_gpu_1(from))) {
+        copies_refused++;
+        return CUDA_ERROR_NVLINK_UNCORRECTABLE;
+    }
+    return real_copy(to, from, bytes, s);
+}
+
+static void link_dies(void)
+{
+    machine_with("h200,gpus=2,vram=64M,host=1G", "", 3);
+    fill_gpu_0(1.5);
+    use_all();
+    use_all();
+    size_t lent = of_all(HR_CHUNK_PEER);
+    uint64_t came_back = hr_stat_sum(HR_STAT_lent_in_bytes);
+    CHECK(lent > 0);
+    real_copy = hr_drv.cuMemcpyAsync;
+    hr_drv.cuMemcpyAsync = copy_without_link;
+    use_all();
+    use_all();
+    CHECK(copies_refused > 0);
+    CHECK(hr_stat_sum(HR_STAT_lent_in_bytes) - came_back >= lent * CHUNK, "%zu chunks were lent, %llu bytes came back",
+          lent, (unsigned long long)(hr_stat_sum(HR_STAT_lent_in_bytes) - came_back));
+    CHECK(of_all(HR_CHUNK_PEER) == 0, "%zu chunks are on a GPU that no link leads to", of_all(HR_CHUNK_PEER));
+    done();
+}
+
+Test(lend, what_is_lent_comes_back_when_the_link_is_gone, .timeout = 60)
+{
+    free(safely(link_dies));
+}
+
 static const char *without_lender_machine, *without_lender_peers;
 static unsigned without_lender_gpus;
 static void without_lender(void)

@@ -2,6 +2,7 @@
 #include "core_test.h"
 
 #include <dlfcn.h>
+#include <sched.h>
 
 #include "residency/context.h"
 #include "residency/quarantine.h"
@@ -442,6 +443,65 @@ Test(transfer, a_context_that_passes_on_data_may_end, .timeout = 60)
     free(report);
 }
 
+static void contexts_that_are_none(void)
+{
+    enum { BYTES = 3 * MIB };
+    machine_of("square4,vram=256M,host=1G", 4);
+    CUcontext none[] = {NULL, (CUcontext)(uintptr_t)0x1230};
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES);
+    CUstream s = stream_on(0);
+    for (int i = 0; i < 2; i++) {
+        GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyPeerAsync(to, none[i], from, context[0], BYTES, s));
+        GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyPeerAsync(to, context[3], from, none[i], BYTES, s));
+        GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyPeer(to, none[i], from, none[i], BYTES));
+    }
+    OK(cuMemcpyPeerAsync(to, context[3], from, context[0], BYTES, s));
+    OK(cuStreamSynchronize(s));
+}
+
+Test(transfer, a_peer_copy_with_contexts_that_are_none_fails_as_the_drivers_does, .timeout = 60)
+{
+    free(apart(contexts_that_are_none));
+}
+
+static unsigned legs_refused;
+
+static CUresult CUDAAPI refuse_leg(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+    (void)to, (void)from, (void)bytes, (void)s;
+    legs_refused++;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static void no_leg_is_accepted(void)
+{
+    enum { BYTES = 3 * MIB };
+    machine_of("square4,vram=256M,host=1G", 4);
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES);
+    CUresult CUDAAPI (*real)(CUdeviceptr, CUdeviceptr, size_t, CUstream) = hr_drv.cuMemcpyDtoDAsync_v2;
+    CUstream s = stream_on(0);
+    hr_drv.cuMemcpyDtoDAsync_v2 = refuse_leg;
+    for (uint64_t i = 0; i < 6; i++) {
+        put(0, from, BYTES, i);
+        OK(cuCtxSetCurrent(context[0]));
+        OK(cuMemcpyPeerAsync(to, context[3], from, context[0], BYTES, s));
+        OK(cuStreamSynchronize(s));
+        holds(3, to, BYTES, i);
+    }
+    CHECK(legs_refused == 3, "%u attempts", legs_refused);
+    CHECK(hr_stat_sum(HR_STAT_transfers) == 0);
+    hr_drv.cuMemcpyDtoDAsync_v2 = real;
+    OK(cuMemcpyPeerAsync(from, context[0], to, context[3], BYTES, s)); /* of another pair nothing is known */
+    CHECK(hr_transfer_any());
+    OK(cuStreamSynchronize(s));
+    holds(0, from, BYTES, 5);
+}
+
+Test(transfer, what_is_refused_again_and_again_is_left_to_the_driver, .timeout = 60)
+{
+    free(apart(no_leg_is_accepted));
+}
+
 /* --- links that fail -------------------------------------------------------------------------------------------------- */
 
 static uint64_t fail_seed;
@@ -506,4 +566,100 @@ Test(transfer, a_link_that_dies_under_it_costs_the_job_nothing, .timeout = 1800)
         free(report);
     }
     cr_assert(*failed >= rounds / 2, "only %u links of %u failed", *failed, rounds);
+}
+
+/* A word in the host's memory, and what a stream copies there last: so nothing has to be asked of the driver, which would tell of the link. */
+static volatile uint32_t *word;
+static CUdeviceptr one;
+
+static void make_word(int gpu)
+{
+    one = allocate_on(gpu, 4);
+    OK(cuMemsetD32_v2(one, 1, 1));
+    OK(cuMemHostAlloc((void **)&word, 4, CU_MEMHOSTALLOC_PORTABLE));
+    *word = 0;
+    OK(cuCtxSynchronize());
+}
+
+static void wait_for_word(CUstream s)
+{
+    OK(cuMemcpyDtoHAsync_v2((void *)word, one, 4, s));
+    while (*word == 0)
+        sched_yield();
+}
+
+/* The first who asks is the library itself, when the job destroys its stream. */
+static void stream_goes_before_anyone_asks(void)
+{
+    enum { BYTES = 16 * MIB };
+    machine_of("dgx1v,vram=256M,host=1G", 8);
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(5, BYTES);
+    put(0, from, BYTES, 1);
+    put(5, to, BYTES, 2);
+    make_word(0);
+    CUstream s = stream_on(0);
+    OK(cuMemcpyPeerAsync(to, context[5], from, context[0], BYTES, s));
+    wait_for_word(s);
+    OK(cuStreamDestroy_v2(s));
+    GIVES(CUDA_ERROR_NVLINK_UNCORRECTABLE, cuCtxSynchronize()); /* other work was submitted: too late to copy again */
+    OK(cuMemcpyPeerAsync(to, context[5], from, context[0], BYTES, NULL));
+    OK(cuCtxSynchronize());
+    holds(5, to, BYTES, 1);
+}
+
+/* The same of a copy that the driver made by itself, while no transfer runs. */
+static void drivers_copy_fails_unasked(void)
+{
+    enum { BYTES = 768 * 1024 };
+    machine_of("dgx1v,vram=256M,host=1G", 2);
+    OK(cuCtxSetCurrent(context[0]));
+    OK(cuCtxEnablePeerAccess(context[1], 0));
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(1, BYTES);
+    put(0, from, BYTES, 1);
+    put(1, to, BYTES, 2);
+    make_word(0);
+    CUstream s = stream_on(0);
+    OK(cuMemcpyPeerAsync(to, context[1], from, context[0], BYTES, s));
+    CHECK(!hr_transfer_any());
+    wait_for_word(s);
+    hr_quiet_now(HR_ALL_GPUS);
+    GIVES(CUDA_ERROR_NVLINK_UNCORRECTABLE, cuStreamSynchronize(s));
+    OK(cuStreamSynchronize(s)); /* once */
+}
+
+/* The driver's own copy is what the link fails under; the transfer behind it can be made again, that one not. */
+static void drivers_copy_fails_before_a_transfer(void)
+{
+    enum { SMALL = 768 * 1024, BYTES = 16 * MIB };
+    machine_of("dgx1v,vram=256M,host=1G", 4);
+    OK(cuCtxSetCurrent(context[0]));
+    OK(cuCtxEnablePeerAccess(context[1], 0));
+    CUdeviceptr from = allocate_on(0, SMALL), to = allocate_on(1, SMALL);
+    CUdeviceptr far_from = allocate_on(0, BYTES), far_to = allocate_on(1, BYTES);
+    put(0, from, SMALL, 1);
+    put(1, to, SMALL, 2);
+    put(0, far_from, BYTES, 3);
+    put(1, far_to, BYTES, 4);
+    CUstream s = stream_on(0);
+    OK(cuMemcpyPeerAsync(to, context[1], from, context[0], SMALL, s));
+    OK(cuMemcpyPeerAsync(far_to, context[1], far_from, context[0], BYTES, s));
+    CHECK(hr_transfer_any());
+    GIVES(CUDA_ERROR_NVLINK_UNCORRECTABLE, cuStreamSynchronize(s));
+}
+
+Test(transfer, the_job_hears_of_a_link_that_failed_under_what_no_transfer_can_repair, .timeout = 120)
+{
+    setenv("SIMGPU_LINK", "fail:0.0@100000", 1);
+    free(apart(drivers_copy_fails_before_a_transfer));
+    setenv("SIMGPU_DENY", "routers", 1);
+    free(apart(drivers_copy_fails_before_a_transfer));
+}
+
+Test(transfer, the_job_hears_of_a_link_that_failed_though_the_library_asked_first, .timeout = 120)
+{
+    setenv("SIMGPU_DENY", "routers", 1);
+    setenv("SIMGPU_LINK", "fail:0.0@100000", 1);
+    free(apart(drivers_copy_fails_unasked));
+    setenv("SIMGPU_LINK", "fail:0.0@1000000,fail:0.1@1000000", 1);
+    free(apart(stream_goes_before_anyone_asks));
 }

@@ -32,7 +32,7 @@ struct hr_trips {
     struct hr_plan plan;
     struct hr_trip *trip; /* one a path of the plan */
     bool charged;
-    bool timed; /* HEADROOM_ROUTES=probe: over one path, chosen by how long earlier ones took */
+    bool timed;     /* HEADROOM_ROUTES=probe: over one path, chosen by how long earlier ones took */
     double took_ns; /* so long, once that is known */
 };
 

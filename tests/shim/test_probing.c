@@ -46,20 +46,25 @@ struct pair {
     size_t bytes;
     CUstream stream;
 };
+static void put(const struct pair *p, uint64_t seed)
+{
+    uint64_t *host = malloc(p->bytes);
+    fill(host, p->bytes, seed, 0);
+    OK(cuCtxSetCurrent(context[p->from_gpu]));
+    OK(cuMemcpyHtoD_v2(p->from, host, p->bytes));
+    free(host);
+}
 static struct pair pair_of(int from_gpu, int to_gpu, size_t bytes, uint64_t seed)
 {
     struct pair p = {.from_gpu = from_gpu, .to_gpu = to_gpu, .bytes = bytes};
-    uint64_t *host = malloc(bytes);
-    fill(host, bytes, seed, 0);
     OK(cuCtxSetCurrent(context[to_gpu]));
     OK(cuMemAlloc_v2(&p.to, bytes));
     OK(cuMemsetD8_v2(p.to, 0, bytes));
     OK(cuCtxSynchronize());
     OK(cuCtxSetCurrent(context[from_gpu]));
     OK(cuMemAlloc_v2(&p.from, bytes));
-    OK(cuMemcpyHtoD_v2(p.from, host, bytes));
     OK(cuStreamCreate(&p.stream, CU_STREAM_NON_BLOCKING));
-    free(host);
+    put(&p, seed);
     return p;
 }
 
@@ -193,7 +198,7 @@ static void over_another(void)
     arrived(&p, 2);
     CHECK(hr_lock_violations() == 0);
 }
-Test(probing, finds_a_relay_that_is_faster_than_the_direct_link, .timeout = 120)
+Test(probing, finds_within_20_transfers_a_relay_that_is_faster_than_the_direct_link, .timeout = 120)
 {
     char *report = apart(over_another);
     was_safe(report);
@@ -274,6 +279,33 @@ static void goes_and_comes_back(void)
 Test(probing, routes_whose_links_are_down_are_left_and_measured_anew, .timeout = 120)
 {
     char *report = apart(goes_and_comes_back);
+    was_safe(report);
+    free(report);
+}
+
+/* Both links from GPU 0 to GPU 1 go under a transfer: it is made good, and later ones take the way over GPU 2. */
+static void dies_under_it(void)
+{
+    uint64_t by_two = 0;
+    setenv("SIMGPU_LINK", "fail:0.0@15000000,fail:0.1@15000000", 1);
+    start("square4,vram=128M,host=1G", "", "probe", 4);
+    struct pair p = pair_of(0, 3, 8 * MIB, 30);
+    for (uint64_t i = 0; i < 40; i++) {
+        if (i == 20) {
+            CHECK(hr_stat_sum(HR_STAT_transfer_again_bytes) > 0, "no link has failed under a transfer");
+            by_two = left_for(2, 3);
+        }
+        put(&p, 30 + i);
+        transfer(&p, p.bytes);
+        arrived(&p, 30 + i);
+    }
+    CHECK(left_for(2, 3) - by_two == 20 * 8 * MIB, "%llu bytes went the other way",
+          (unsigned long long)(left_for(2, 3) - by_two));
+    CHECK(hr_lock_violations() == 0);
+}
+Test(probing, a_link_that_dies_under_a_transfer_costs_the_job_nothing_but_time, .timeout = 120)
+{
+    char *report = apart(dies_under_it);
     was_safe(report);
     free(report);
 }

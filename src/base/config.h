@@ -33,6 +33,7 @@ struct hr_log_choice {
 
 enum hr_peers { HR_PEERS_OFF, HR_PEERS_AUTO, HR_PEERS_ALL };
 enum hr_port_choice { HR_PORT_AUTO, HR_PORT_ANY, HR_PORT_ROUNDROBIN, HR_PORT_ALL, HR_PORT_ADDRESS };
+enum hr_routes_choice { HR_ROUTES_FLOW, HR_ROUTES_PROBE };
 enum hr_policy_choice { HR_POLICY_PREDICT, HR_POLICY_LRU, HR_POLICY_STATIC };
 enum hr_verify { HR_VERIFY_AUTO, HR_VERIFY_OFF };
 enum hr_commit { HR_COMMIT_AUTO, HR_COMMIT_LAZY, HR_COMMIT_EAGER };
@@ -44,6 +45,7 @@ struct hr_config {
     struct hr_nvm_place nvm;
     enum hr_peers peers;
     enum hr_port_choice ports;
+    enum hr_routes_choice routes;
     enum hr_policy_choice policy;
     uint64_t lead_ns; /* prefetch lead; 0 = auto */
     uint64_t idle_ns; /* idle span before moving out; 0 = off */

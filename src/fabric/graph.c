@@ -194,6 +194,14 @@ struct hr_graph *hr_graph_compile(const struct hr_topology *topology, unsigned k
     return graph;
 }
 
+int64_t hr_graph_leg_mbps(const struct hr_graph *graph, uint32_t from_gpu, uint32_t to_gpu)
+{
+    for (uint32_t i = graph->first_leg[from_gpu]; i < graph->first_leg[from_gpu + 1]; i++)
+        if (graph->leg[i].to == to_gpu)
+            return graph->leg[i].mbps;
+    return 0;
+}
+
 int32_t hr_graph_edge(const struct hr_graph *graph, uint32_t from, uint32_t to)
 {
     for (uint32_t e = graph->first_edge[from]; e < graph->first_edge[from + 1]; e++) {

@@ -43,6 +43,9 @@ void hr_graph_destroy(struct hr_graph *graph);
 /* Bonded edge between two nodes, or -1. */
 int32_t hr_graph_edge(const struct hr_graph *graph, uint32_t from, uint32_t to);
 
+/* What a GPU reaches another one with, without a third in between; 0 = it does not. */
+int64_t hr_graph_leg_mbps(const struct hr_graph *graph, uint32_t from_gpu, uint32_t to_gpu);
+
 /*
  * Fewest links from every node to GPU `gpu` into hops_out[nodes]; UINT16_MAX = none. queue is scratch for nodes entries. The plain
  * breadth-first search that everything faster is compared with.

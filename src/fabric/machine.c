@@ -98,12 +98,14 @@ static unsigned kinds_of(const struct hr_topology *topology)
 
 static struct view *view_make(const struct hr_topology *topology)
 {
+    static _Atomic(uint64_t) made;
     struct view *view = calloc(1, sizeof *view);
     struct hr_tables_options options = table_options();
 
     if (!view)
         return NULL;
     view->public.users = 1; /* the fabric's */
+    view->public.serial = atomic_fetch_add(&made, 1) + 1;
     view->public.kinds = kinds_of(topology);
     view->public.graph = hr_graph_compile(topology, view->public.kinds);
     if (!view->public.graph || hr_account_init(&view->account, view->public.graph) != 0 ||
@@ -502,14 +504,29 @@ static bool is_blocked_locked(const struct hr_fabric *fabric, const struct hr_pa
     return false;
 }
 
+static bool passes_over(const struct hr_path *path, uint64_t relay_mask)
+{
+    for (uint32_t leg = 1; leg < path->legs; leg++)
+        if (!(relay_mask >> path->gpu[leg] & 1))
+            return false;
+    return true;
+}
+
 /* The small way asks nobody who passes on. */
 static bool is_allowed(const struct hr_routes *routes, uint64_t relay_mask)
 {
     for (uint32_t i = 0; i < routes->path_count; i++)
-        for (uint32_t leg = 1; leg < routes->path[i].legs; leg++)
-            if (!(relay_mask >> routes->path[i].gpu[leg] & 1))
-                return false;
+        if (!passes_over(&routes->path[i], relay_mask))
+            return false;
     return true;
+}
+
+bool hr_fabric_allows(struct hr_fabric *fabric, const struct hr_path *path, uint64_t relay_mask)
+{
+    hr_mutex_lock(&lock);
+    bool blocked = is_blocked_locked(fabric, path);
+    hr_mutex_unlock(&lock);
+    return !blocked && passes_over(path, relay_mask);
 }
 
 /* Legs over switches cannot be taken out of the graph one by one. */

@@ -38,8 +38,9 @@ bool hr_fabric_reachable(int ordinal_a, int ordinal_b);
 struct hr_fabric_view {
     struct hr_graph *graph;
     struct hr_tables *tables;
-    unsigned kinds; /* of links that the graph is made of */
-    uint32_t users; /* the fabric's own */
+    unsigned kinds;  /* of links that the graph is made of */
+    uint32_t users;  /* the fabric's own */
+    uint64_t serial; /* from 1, upwards */
 };
 /* The current view, until hr_fabric_drop. Never NULL. */
 const struct hr_fabric_view *hr_fabric_take(struct hr_fabric *fabric);
@@ -68,6 +69,8 @@ void hr_fabric_watch(void);
  */
 int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *view, uint32_t from_gpu, uint32_t to_gpu,
                     uint64_t bytes, uint64_t relay_mask, struct hr_routes *routes_out);
+/* Whether a transfer may take that path: only GPUs in relay_mask pass data on, and no two GPUs in a row between which copies go wrong. */
+bool hr_fabric_allows(struct hr_fabric *fabric, const struct hr_path *path, uint64_t relay_mask);
 /* Whether the direct path is all that there is between two GPUs, whoever may pass data on. No lock. */
 bool hr_fabric_direct_only(const struct hr_fabric_view *view, uint32_t from_gpu, uint32_t to_gpu);
 /* Whether as many are charged now as there are GPUs, so that each gets its part of a plan for all pairs at once. */

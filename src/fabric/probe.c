@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#define MOST_TRIES 4 /* of a port before its first measurement */
+
 int hr_probe_init(struct hr_probe *probe, uint32_t ports, const struct hr_probe_settings *settings)
 {
     if (ports < 1 || ports > HR_ENTRY_PORTS)
@@ -30,13 +32,24 @@ double hr_probe_estimate_ns(const struct hr_probe *probe, uint32_t port)
     return one->samples ? one->round_trip_ns + (double)probe->settings.reference_bytes / one->gbps : INFINITY;
 }
 
-/* The next port after the last one tried that is up and satisfies: never measured, or simply not the current one. */
-static int another(struct hr_probe *probe, bool unmeasured)
+static bool is_open(const struct hr_probe *probe, uint32_t port, uint32_t allowed)
+{
+    return probe->port[port].up && allowed >> port & 1;
+}
+
+/*
+ * The next port after the last one tried that is open and satisfies: never measured, or simply not the current one. A port that was tried and tried
+ * and never measured, since transfers through it fail or none has ended yet, does not come before the others for ever.
+ */
+static int another(struct hr_probe *probe, uint32_t allowed, bool unmeasured)
 {
     for (uint32_t i = 0; i < probe->ports; i++) {
         uint32_t port = (probe->next_try + i) % probe->ports;
-        if (!probe->port[port].up || (unmeasured ? probe->port[port].samples > 0 : port == probe->current))
+        struct hr_probe_port *one = &probe->port[port];
+        if (!is_open(probe, port, allowed) ||
+            (unmeasured ? one->samples > 0 || one->tries >= MOST_TRIES : port == probe->current))
             continue;
+        one->tries += unmeasured;
         probe->next_try = (port + 1) % probe->ports;
         return (int)port;
     }
@@ -45,15 +58,26 @@ static int another(struct hr_probe *probe, bool unmeasured)
 
 int hr_probe_choose(struct hr_probe *probe)
 {
-    int port = another(probe, true);
+    return hr_probe_choose_among(probe, UINT32_MAX);
+}
+
+int hr_probe_choose_among(struct hr_probe *probe, uint32_t allowed)
+{
+    int port = another(probe, allowed, true);
 
     if (port >= 0)
         return port;
-    if (++probe->turn >= probe->settings.explore && (port = another(probe, false)) >= 0) {
+    if (++probe->turn >= probe->settings.explore && (port = another(probe, allowed, false)) >= 0) {
         probe->turn = 0;
         return port;
     }
-    return probe->port[probe->current].up ? (int)probe->current : -1;
+    if (is_open(probe, probe->current, allowed))
+        return (int)probe->current;
+    for (uint32_t i = 0; i < probe->ports; i++)
+        if (is_open(probe, i, allowed) &&
+            (port < 0 || hr_probe_estimate_ns(probe, i) < hr_probe_estimate_ns(probe, (uint32_t)port)))
+            port = (int)i;
+    return port;
 }
 
 static double blend(const struct hr_probe *probe, const struct hr_probe_port *port, double average, double sample)

@@ -23,6 +23,7 @@ struct hr_probe_port {
     double round_trip_ns;
     double gbps;
     uint64_t samples;
+    uint32_t tries; /* transfers that it was chosen for before its first measurement */
     bool up;
 };
 
@@ -43,6 +44,11 @@ int hr_probe_init(struct hr_probe *probe, uint32_t ports, const struct hr_probe_
 
 /* The port for the next transfer, or -1: all are down. */
 int hr_probe_choose(struct hr_probe *probe);
+/*
+ * The same among ports whose bit is set, for a transfer that cannot use the others though they are up. That changes nothing of which port is
+ * the current one. -1: none of them is up.
+ */
+int hr_probe_choose_among(struct hr_probe *probe, uint32_t allowed);
 
 /* A transfer through `port` of `bytes` took round_trip_ns until its first and elapsed_ns until its last byte. */
 void hr_probe_note(struct hr_probe *probe, uint32_t port, uint64_t bytes, double round_trip_ns, double elapsed_ns);

@@ -11,12 +11,17 @@
 #define LEG_COST 65536
 #define SLOW_FACTOR 4
 
+void hr_path_finish(struct hr_path *path)
+{
+    free(path->gpu);
+    free(path->load);
+    *path = (struct hr_path){0};
+}
+
 void hr_routes_finish(struct hr_routes *routes)
 {
-    for (uint32_t i = 0; i < routes->path_count; i++) {
-        free(routes->path[i].gpu);
-        free(routes->path[i].load);
-    }
+    for (uint32_t i = 0; i < routes->path_count; i++)
+        hr_path_finish(&routes->path[i]);
     routes->path_count = 0;
     routes->mbps = 0;
 }
@@ -169,12 +174,6 @@ static int by_width(const void *a, const void *b)
     return x->mbps > y->mbps ? -1 : x->mbps < y->mbps;
 }
 
-static void path_finish(struct hr_path *path)
-{
-    free(path->gpu);
-    free(path->load);
-}
-
 static bool same_gpus(const struct hr_path *a, const struct hr_path *b)
 {
     return a->legs == b->legs && memcmp(a->gpu, b->gpu, (a->legs + 1) * sizeof *a->gpu) == 0;
@@ -216,7 +215,7 @@ static int take_path(const struct hr_graph *graph, uint32_t source, uint32_t des
     path.gpu = calloc(path.legs + 1, sizeof *path.gpu);
     path.load = calloc(path.load_count + 1, sizeof *path.load);
     if (!path.gpu || !path.load) {
-        path_finish(&path);
+        hr_path_finish(&path);
         return -ENOMEM;
     }
     uint32_t leg = path.legs, at = path.load_count;
@@ -241,7 +240,7 @@ static int keep_path(struct hr_routes *routes, struct hr_path path)
     for (uint32_t i = 0; i < routes->path_count; i++) {
         if (same_gpus(&routes->path[i], &path)) {
             int rc = merge(&routes->path[i], &path);
-            path_finish(&path);
+            hr_path_finish(&path);
             return rc;
         }
     }
@@ -249,10 +248,10 @@ static int keep_path(struct hr_routes *routes, struct hr_path path)
         qsort(routes->path, routes->path_count, sizeof path, by_width);
         struct hr_path *last = &routes->path[HR_ROUTES_MAX_PATHS - 1];
         if (last->mbps >= path.mbps) {
-            path_finish(&path);
+            hr_path_finish(&path);
             return 0;
         }
-        path_finish(last);
+        hr_path_finish(last);
         *last = path;
         return 0;
     }
@@ -313,7 +312,7 @@ static void drop_slow(struct hr_routes *routes)
         best = routes->path[i].mbps > best ? routes->path[i].mbps : best;
     for (uint32_t i = 0; i < routes->path_count; i++) {
         if (routes->path[i].mbps * SLOW_FACTOR < best)
-            path_finish(&routes->path[i]);
+            hr_path_finish(&routes->path[i]);
         else
             routes->path[kept++] = routes->path[i];
     }
@@ -435,23 +434,13 @@ static int add_leg(const struct hr_graph *graph, uint32_t leg, int64_t *flow, bo
     return 0;
 }
 
-static int make_small(const struct hr_graph *graph, const struct small *at, uint32_t source, uint32_t destination,
-                      struct hr_path *path)
+/* The path's GPUs and rate are there: what its legs put on edges, and their latencies. */
+static int fill_legs(const struct hr_graph *graph, struct hr_path *path)
 {
     int64_t *flow = calloc(graph->edges + 1, sizeof *flow);
     bool *closed = calloc(graph->nodes + 1, sizeof *closed);
     int rc = flow && closed ? 0 : -ENOMEM;
 
-    path->legs = at[destination].legs;
-    path->mbps = at[destination].width;
-    path->gpu = calloc(path->legs + 1, sizeof *path->gpu);
-    if (!path->gpu)
-        rc = -ENOMEM;
-    for (uint32_t gpu = destination, leg = path->legs; rc == 0; gpu = at[gpu].before, leg--) {
-        path->gpu[leg] = (uint16_t)gpu;
-        if (gpu == source)
-            break;
-    }
     for (uint32_t leg = 0; rc == 0 && leg < path->legs; leg++) {
         for (uint32_t i = graph->first_leg[path->gpu[leg]]; i < graph->first_leg[path->gpu[leg] + 1]; i++) {
             if (graph->leg[i].to == path->gpu[leg + 1])
@@ -461,6 +450,44 @@ static int make_small(const struct hr_graph *graph, const struct small *at, uint
     }
     free(flow);
     free(closed);
+    return rc;
+}
+
+static int make_small(const struct hr_graph *graph, const struct small *at, uint32_t source, uint32_t destination,
+                      struct hr_path *path)
+{
+    path->legs = at[destination].legs;
+    path->mbps = at[destination].width;
+    path->gpu = calloc(path->legs + 1, sizeof *path->gpu);
+    if (!path->gpu)
+        return -ENOMEM;
+    for (uint32_t gpu = destination, leg = path->legs;; gpu = at[gpu].before, leg--) {
+        path->gpu[leg] = (uint16_t)gpu;
+        if (gpu == source)
+            break;
+    }
+    return fill_legs(graph, path);
+}
+
+int hr_route_along(const struct hr_graph *graph, const uint16_t *gpu, uint32_t legs, struct hr_path *path_out)
+{
+    struct hr_path path = {.legs = legs, .mbps = INT64_MAX};
+
+    for (uint32_t leg = 0; leg < legs; leg++) {
+        int64_t mbps = hr_graph_leg_mbps(graph, gpu[leg], gpu[leg + 1]);
+        path.mbps = mbps < path.mbps ? mbps : path.mbps;
+    }
+    if (legs == 0 || path.mbps == 0)
+        return -ENETUNREACH;
+    path.gpu = calloc(legs + 1, sizeof *path.gpu);
+    if (!path.gpu)
+        return -ENOMEM;
+    memcpy(path.gpu, gpu, (legs + 1) * sizeof *gpu);
+    int rc = fill_legs(graph, &path);
+    if (rc != 0)
+        hr_path_finish(&path);
+    else
+        *path_out = path;
     return rc;
 }
 
@@ -481,7 +508,7 @@ int hr_route_small(const struct hr_graph *graph, const struct hr_account *accoun
     if (rc == 0) {
         rc = make_small(graph, at, source, destination, &routes.path[0]);
         if (rc != 0)
-            path_finish(&routes.path[0]);
+            hr_path_finish(&routes.path[0]);
     }
     free(at);
     free(queue);

@@ -34,6 +34,8 @@ struct hr_routes {
     int64_t mbps; /* of all paths together */
 };
 
+/* Frees what the path holds and empties it; a zeroed one is fine. */
+void hr_path_finish(struct hr_path *path);
 /* Frees what the paths hold and empties them; a zeroed struct is fine. */
 void hr_routes_finish(struct hr_routes *routes);
 
@@ -82,6 +84,9 @@ int hr_route_large(const struct hr_graph *graph, const struct hr_route_limits *l
 /* hr_route_small or hr_route_large, by size. */
 int hr_route_for(const struct hr_graph *graph, const struct hr_route_limits *limits, uint32_t source,
                  uint32_t destination, uint64_t bytes, struct hr_routes *routes_out);
+
+/* The path along these GPUs, legs + 1 of them, with all that its narrowest leg carries. The caller finishes it. -ENETUNREACH: no such leg. */
+int hr_route_along(const struct hr_graph *graph, const uint16_t *gpu, uint32_t legs, struct hr_path *path_out);
 
 /* The maximum flow alone: what no set of paths can exceed. 0 = unreachable; negative = error. */
 int64_t hr_route_bound_mbps(const struct hr_graph *graph, uint32_t source, uint32_t destination);

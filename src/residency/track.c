@@ -1,5 +1,6 @@
 #include "residency/track.h"
 
+#include "base/config.h"
 #include "base/lock.h"
 
 #include <stdlib.h>
@@ -18,6 +19,9 @@ static void destroy(struct hr_track *track)
     for (int i = 0; i < HR_TRACK_EVENTS; i++)
         if (track->event[i])
             hr_drv.cuEventDestroy_v2(track->event[i]);
+    for (int i = 0; i < 2; i++)
+        if (track->timed[i])
+            hr_drv.cuEventDestroy_v2(track->timed[i]);
     free(track);
 }
 
@@ -32,6 +36,8 @@ static CUresult make(CUcontext context, struct hr_track **track_out)
     }
     for (int i = 0; i < HR_TRACK_EVENTS && r == CUDA_SUCCESS; i++)
         r = hr_drv.cuEventCreate(&track->event[i], CU_EVENT_DISABLE_TIMING);
+    for (int i = 0; i < 2 && r == CUDA_SUCCESS && hr_config()->routes == HR_ROUTES_PROBE; i++)
+        r = hr_drv.cuEventCreate(&track->timed[i], CU_EVENT_DEFAULT);
     if (r != CUDA_SUCCESS) {
         if (track)
             destroy(track);

@@ -16,6 +16,7 @@ struct hr_track {
     CUstream stream[HR_TRACK_STREAMS];
     CUevent event[HR_TRACK_EVENTS]; /* chunk i: event[i % HR_TRACK_EVENTS], on stream[i % HR_TRACK_STREAMS] */
     CUevent end[HR_TRACK_STREAMS];  /* behind everything on each stream, once recorded */
+    CUevent timed[2];               /* HEADROOM_ROUTES=probe: when the whole trip began and ended; else NULL */
     struct hr_track *next;          /* track.c's */
 };
 

@@ -124,6 +124,8 @@ static void finish_all(struct running *list)
 {
     while (list) {
         struct running *next = list->next;
+        if (!list->suspect)
+            hr_trips_tell_time(&list->trips);
         hr_trips_finish(&list->trips);
         free(list);
         list = next;

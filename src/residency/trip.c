@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "fabric/probing.h"
 #include "residency/context.h"
 #include "residency/gpu.h"
 #include "residency/peers.h"
@@ -10,6 +11,7 @@
 #include "stats/stats.h"
 #include "tier/tier.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #define MOST_CHUNK_BYTES (UINT64_C(8) << 20)
@@ -215,6 +217,18 @@ static bool is_sooner(const struct hr_trips *trips, uint64_t bytes)
     return true;
 }
 
+/* With HEADROOM_ROUTES=probe what only repairs goes by the links: that is no sample of anything. */
+static int choose_routes(struct hr_trips *trips, uint64_t bytes, uint64_t mask, bool only_if_worth)
+{
+    uint32_t from = (uint32_t)hr_fabric_gpu(trips->fabric, (int)trips->asked.from_gpu);
+    uint32_t to = (uint32_t)hr_fabric_gpu(trips->fabric, (int)trips->asked.to_gpu);
+    int rc = -EAGAIN;
+    if (only_if_worth && hr_config()->routes == HR_ROUTES_PROBE)
+        rc = hr_probing_route(trips->fabric, trips->view, from, to, mask, &trips->routes);
+    trips->timed = rc == 0;
+    return rc == -EAGAIN ? hr_fabric_route(trips->fabric, trips->view, from, to, bytes, mask, &trips->routes) : rc;
+}
+
 /* One attempt: 1 = all is there, 0 = not so (why: in *full_out), -1 = not at all. */
 static int try_plan(struct hr_trips *trips, const struct hr_part *extents, uint32_t count, uint64_t mask,
                     bool only_if_worth, unsigned *full_out)
@@ -223,15 +237,14 @@ static int try_plan(struct hr_trips *trips, const struct hr_part *extents, uint3
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < count; i++)
         bytes += extents[i].bytes;
-    int rc = hr_fabric_route(trips->fabric, trips->view, (uint32_t)hr_fabric_gpu(trips->fabric, (int)asked->from_gpu),
-                             (uint32_t)hr_fabric_gpu(trips->fabric, (int)asked->to_gpu), bytes, mask, &trips->routes);
-    if (rc != 0)
+    if (choose_routes(trips, bytes, mask, only_if_worth) != 0)
         return -1;
-    bool crowded = hr_fabric_crowded(trips->fabric);
-    if (only_if_worth && !crowded && trips->routes.path_count == 1 && trips->routes.path[0].legs == 1 &&
+    /* What a timed path is worth will be seen; in a crowd all go by one plan. */
+    only_if_worth = only_if_worth && !trips->timed && !hr_fabric_crowded(trips->fabric);
+    if (only_if_worth && trips->routes.path_count == 1 && trips->routes.path[0].legs == 1 &&
         !lands(asked, &trips->routes.path[0]))
         return -1;
-    if (!make_plan(trips, extents, count) || (only_if_worth && !crowded && !is_sooner(trips, bytes)))
+    if (!make_plan(trips, extents, count) || (only_if_worth && !is_sooner(trips, bytes)))
         return -1;
     trips->trip = calloc(trips->plan.path_count, sizeof *trips->trip);
     if (!trips->trip)
@@ -278,8 +291,8 @@ bool hr_trips_plan(struct hr_trips *trips, const struct hr_transfer *asked, cons
         return false;
     trips->fabric = fabric;
     trips->view = hr_fabric_take(fabric);
-    bool as_good =
-        only_if_worth && !out_of_reach(asked) && hr_fabric_direct_only(trips->view, (uint32_t)from, (uint32_t)to);
+    bool as_good = only_if_worth && hr_config()->routes == HR_ROUTES_FLOW && !out_of_reach(asked) &&
+                   hr_fabric_direct_only(trips->view, (uint32_t)from, (uint32_t)to);
     if (as_good || !push(asked->from_gpu)) {
         hr_fabric_drop(fabric, trips->view);
         return false;
@@ -338,6 +351,8 @@ static CUresult submit_leg(const struct hr_trips *trips, const struct hr_trip *t
         r = hr_drv.cuStreamWaitEvent(stream, trip->track[k - 1]->event[n % HR_TRACK_EVENTS], 0);
     if (r == CUDA_SUCCESS && !last && n >= HR_TRIP_SLOTS) /* the slot's last chunk has gone on */
         r = hr_drv.cuStreamWaitEvent(stream, trip->track[k + 1]->event[(n - HR_TRIP_SLOTS) % HR_TRACK_EVENTS], 0);
+    if (r == CUDA_SUCCESS && k == 0 && n == 0 && trips->timed)
+        r = hr_drv.cuEventRecord(track->timed[0], stream);
     if (r == CUDA_SUCCESS)
         r = hr_drv.cuMemcpyDtoDAsync_v2(to, from, chunk->bytes, stream);
     if (r == CUDA_SUCCESS && trip->legs > 1)
@@ -376,6 +391,31 @@ static CUresult record_ends(const struct hr_trips *trips)
     return r;
 }
 
+/*
+ * Drivers tell the time between events of one device only, so a stream of the first leg, which has nothing left to do, waits for the ends of
+ * the last one. Nobody waits for that stream but who wants to know the time.
+ */
+static CUresult record_arrival(const struct hr_trips *trips)
+{
+    const struct hr_trip *trip = &trips->trip[0];
+    const struct hr_track *first = trip->track[0], *last = trip->track[trip->legs - 1];
+    CUresult r = hr_drv.cuCtxSetCurrent(first->context);
+    for (unsigned s = 0; s < streams_used(trip) && r == CUDA_SUCCESS; s++)
+        r = hr_drv.cuStreamWaitEvent(first->stream[0], last->end[s], 0);
+    return r == CUDA_SUCCESS ? hr_drv.cuEventRecord(first->timed[1], first->stream[0]) : r;
+}
+
+void hr_trips_tell_time(const struct hr_trips *trips)
+{
+    if (!trips->timed || !(trips->took_ns > 0))
+        return;
+    struct hr_probed_sample sample = {.bytes = trips->plan.bytes,
+                                      .chunk_bytes = trips->plan.path[0].chunk_bytes,
+                                      .legs = trips->trip[0].legs,
+                                      .elapsed_ns = trips->took_ns};
+    hr_probing_took(trips->view, &trips->routes, &sample);
+}
+
 static void count_sent(const struct hr_trips *trips)
 {
     for (uint32_t i = 0; i < trips->plan.chunk_count; i++) {
@@ -404,6 +444,8 @@ CUresult hr_trips_submit(struct hr_trips *trips, CUevent before)
             r = submit_step(trips, &trips->trip[i], trips->trip[i].chunks + behind, before);
     if (r == CUDA_SUCCESS) {
         r = record_ends(trips);
+        if (r == CUDA_SUCCESS && trips->timed)
+            r = record_arrival(trips);
         count_sent(trips);
     }
     pop();
@@ -441,10 +483,26 @@ CUresult hr_trips_wait(const struct hr_trips *trips)
     return first;
 }
 
+/* Asked before the tracks are given back, and here because it may be told errors. */
+static bool has_arrived(struct hr_trips *trips, CUresult *error_out)
+{
+    const CUevent *timed = trips->trip[0].track[0]->timed;
+    float ms = 0;
+    CUresult r = hr_drv.cuEventQuery(timed[1]);
+    if (r == CUDA_SUCCESS)
+        r = hr_drv.cuEventElapsedTime(&ms, timed[0], timed[1]);
+    if (r == CUDA_ERROR_NOT_READY)
+        return false;
+    if (r != CUDA_SUCCESS)
+        *error_out = r;
+    trips->took_ns = (double)ms * 1e6;
+    return true;
+}
+
 /*
  * The ends are behind everything; but each context tells its own errors, so one stream of each that took part is asked as well.
  */
-bool hr_trips_rest(const struct hr_trips *trips, CUresult *error_out)
+bool hr_trips_rest(struct hr_trips *trips, CUresult *error_out)
 {
     bool rest = true;
     uint64_t asked = 0;
@@ -458,6 +516,8 @@ bool hr_trips_rest(const struct hr_trips *trips, CUresult *error_out)
                 *error_out = r;
         }
     }
+    if (rest && trips->timed)
+        rest = has_arrived(trips, error_out);
     for (uint32_t i = 0; i < trips->plan.path_count && rest; i++) {
         const struct hr_trip *trip = &trips->trip[i];
         for (unsigned k = 0; k < trip->legs; k++) {

@@ -33,6 +33,8 @@ struct hr_trips {
     struct hr_plan plan;
     struct hr_trip *trip; /* one a path of the plan */
     bool charged;
+    bool timed;     /* HEADROOM_ROUTES=probe: over one path, chosen by how long earlier ones took */
+    double took_ns; /* so long, once that is known */
 };
 
 /*
@@ -51,7 +53,9 @@ CUresult hr_trips_follow(const struct hr_trips *trips, CUstream stream, bool per
 /* Waits for all of it. The first error that was told, if any. */
 CUresult hr_trips_wait(const struct hr_trips *trips);
 /* Whether all of it is done; never waits. An error that was told goes to *error_out. */
-bool hr_trips_rest(const struct hr_trips *trips, CUresult *error_out);
+bool hr_trips_rest(struct hr_trips *trips, CUresult *error_out);
+/* All of it is done, and went well: where it is timed, what it took helps to choose the path of later ones. Never waits. */
+void hr_trips_tell_time(const struct hr_trips *trips);
 /* Whether it runs in that context. */
 bool hr_trips_use(const struct hr_trips *trips, CUcontext context);
 

@@ -44,7 +44,7 @@ Test(config, every_default_is_a_legal_value)
 {
     size_t count;
     const struct hr_setting *s = hr_config_settings(&count);
-    cr_assert_eq(count, 19);
+    cr_assert_eq(count, 20);
     for (size_t i = 0; i < count; i++)
         cr_assert(hr_config_accepts(&s[i], s[i].default_text), "%s=%s", s[i].env, s[i].default_text);
 }
@@ -84,17 +84,17 @@ Test(config, values_are_read_as_documented)
 Test(config, a_bad_value_is_named_once_with_what_is_accepted_and_the_default_is_used)
 {
     static const char *const bad[][2] = {
-        {"HEADROOM_RATIO", "0.5"},    {"HEADROOM_RATIO", "1001"},
-        {"HEADROOM_RATIO", "x"},      {"HEADROOM_RATIO", "4x"},
-        {"HEADROOM_RATIO", "-4"},     {"HEADROOM_VRAM", "101%"},
-        {"HEADROOM_VRAM", "0"},       {"HEADROOM_VRAM", "64MX"},
-        {"HEADROOM_HOST", "12.5%"},   {"HEADROOM_HOST", "99999999999G"},
-        {"HEADROOM_NVM", "relative"}, {"HEADROOM_NVM", "/x/y:"},
-        {"HEADROOM_PEERS", "some"},   {"HEADROOM_PORTS", "a"},
-        {"HEADROOM_POLICY", "LRU"},   {"HEADROOM_LEAD", "5"},
-        {"HEADROOM_IDLE", "0s"},      {"HEADROOM_COMMIT", "auto|lazy"},
-        {"HEADROOM_LOG", "loud"},     {"HEADROOM_LOG", "warn:"},
-        {"HEADROOM_DISABLE", "yes"},
+        {"HEADROOM_RATIO", "0.5"},        {"HEADROOM_RATIO", "1001"},
+        {"HEADROOM_RATIO", "x"},          {"HEADROOM_RATIO", "4x"},
+        {"HEADROOM_RATIO", "-4"},         {"HEADROOM_VRAM", "101%"},
+        {"HEADROOM_VRAM", "0"},           {"HEADROOM_VRAM", "64MX"},
+        {"HEADROOM_HOST", "12.5%"},       {"HEADROOM_HOST", "99999999999G"},
+        {"HEADROOM_NVM", "relative"},     {"HEADROOM_NVM", "/x/y:"},
+        {"HEADROOM_PEERS", "some"},       {"HEADROOM_PORTS", "a"},
+        {"HEADROOM_ROUTES", "shortest"},  {"HEADROOM_POLICY", "LRU"},
+        {"HEADROOM_LEAD", "5"},           {"HEADROOM_IDLE", "0s"},
+        {"HEADROOM_COMMIT", "auto|lazy"}, {"HEADROOM_LOG", "loud"},
+        {"HEADROOM_LOG", "warn:"},        {"HEADROOM_DISABLE", "yes"},
     };
     struct given none = {NULL, NULL, 0, ""};
     struct hr_config defaults = parse(&none);

@@ -184,13 +184,12 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
     hr_fabric_refresh(fabric);
     reap_oldest();
     struct running *run = calloc(1, sizeof *run);
-    if (run)
-        run->beside = others_run();
     if (!run || !hr_trips_plan(&run->trips, asked, &whole, 1, issued_by(hr_thread_self()), true)) {
         hr_stat_add(hr_thread_self(), HR_STAT_transfers_left, 1);
         free(run);
         return CUDA_SUCCESS;
     }
+    run->beside = others_run(); /* it may ask every stream: not for what is left to the driver */
     if (hr_lane_mark(asked->stream, asked->per_thread, &before) != CUDA_SUCCESS) {
         give_up(run, NULL);
         return CUDA_SUCCESS;

@@ -37,9 +37,11 @@ struct view {
     struct hr_fabric_view public;                       /* first: a struct hr_fabric_view * is a struct view * */
     struct hr_account account;                          /* guarded by lock */
     _Atomic(uint8_t) direct_only[MOST_GPUS][MOST_GPUS]; /* by pair: enum, found at the first use */
-    struct hr_all_to_all all;                           /* how all pairs go at once; gpus 0 = not known */
+    _Atomic(uint8_t) plan_state;                        /* enum, of: */
+    struct hr_all_to_all plan;                          /* how all pairs go at once, made at the first crowd */
 };
 enum { DIRECT_UNKNOWN, DIRECT_ONLY, DIRECT_AND_MORE };
+enum { PLAN_NONE, PLAN_BEING_MADE, PLAN_READY };
 
 struct hr_fabric {
     uint32_t gpus;
@@ -69,7 +71,7 @@ static void view_destroy(struct view *view)
     if (!view)
         return;
     hr_account_finish(&view->account);
-    hr_all_to_all_finish(&view->all);
+    hr_all_to_all_finish(&view->plan);
     hr_tables_destroy(view->public.tables);
     hr_graph_destroy(view->public.graph);
     free(view);
@@ -113,10 +115,6 @@ static struct view *view_make(const struct hr_topology *topology)
         view_destroy(view);
         return NULL;
     }
-    /* Without it transfers of many pairs at once take the shortest ways. */
-    if (view->public.graph->gpus <= CROWD_GPUS &&
-        hr_route_all_to_all(view->public.graph, CROWD_TOLERANCE, &view->all) != 0)
-        view->all = (struct hr_all_to_all){0};
     return view;
 }
 
@@ -554,29 +552,43 @@ static bool is_crowded_locked(const struct hr_fabric *fabric)
     return fabric->running >= fabric->gpus || fabric->load * 2 >= fabric->gpus;
 }
 
+/* The first one in a crowd makes the plan, in milliseconds; others go the shortest ways meanwhile. */
+static void make_plan_once(struct view *view)
+{
+    uint8_t none = PLAN_NONE;
+
+    if (view->public.graph->gpus <= CROWD_GPUS &&
+        atomic_compare_exchange_strong(&view->plan_state, &none, PLAN_BEING_MADE) &&
+        hr_route_all_to_all(view->public.graph, CROWD_TOLERANCE, &view->plan) == 0)
+        atomic_store_explicit(&view->plan_state, PLAN_READY, memory_order_release);
+}
+
 /*
  * In a crowd, what one gains by a detour of its own others lose: each takes its part of a plan in which
  * every GPU sends to every other, without paths that would cost more calls than they carry.
  */
 static int crowd_route_locked(const struct view *view, uint32_t from_gpu, uint32_t to_gpu, struct hr_routes *routes_out)
 {
-    if (view->all.gpus > 0)
-        return hr_routes_copy(&view->all.routes[from_gpu * view->all.gpus + to_gpu], CROWD_SHARE_OF, routes_out);
+    if (atomic_load_explicit(&view->plan_state, memory_order_acquire) == PLAN_READY)
+        return hr_routes_copy(&view->plan.routes[from_gpu * view->plan.gpus + to_gpu], CROWD_SHARE_OF, routes_out);
     return hr_route_small(view->public.graph, &view->account, from_gpu, to_gpu, routes_out);
 }
 
 int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *of, uint32_t from_gpu, uint32_t to_gpu,
                     uint64_t bytes, uint64_t relay_mask, struct hr_routes *routes_out)
 {
-    const struct view *view = (const struct view *)of;
+    struct view *view = (struct view *)of;
     bool no_relay[MOST_GPUS];
     struct hr_route_limits limits = {.account = &view->account, .no_relay = no_relay};
+    bool crowded = hr_fabric_crowded(fabric);
 
     for (uint32_t gpu = 0; gpu < fabric->gpus; gpu++)
         no_relay[gpu] = !(relay_mask >> gpu & 1);
+    if (crowded)
+        make_plan_once(view);
     hr_mutex_lock(&lock); /* the account changes under it */
-    int rc = is_crowded_locked(fabric) ? crowd_route_locked(view, from_gpu, to_gpu, routes_out)
-                                       : hr_route_for(view->public.graph, &limits, from_gpu, to_gpu, bytes, routes_out);
+    int rc = crowded ? crowd_route_locked(view, from_gpu, to_gpu, routes_out)
+                     : hr_route_for(view->public.graph, &limits, from_gpu, to_gpu, bytes, routes_out);
     if (rc == 0 && !is_allowed(routes_out, relay_mask)) {
         hr_routes_finish(routes_out);
         rc = hr_route_large(view->public.graph, &limits, from_gpu, to_gpu, routes_out);

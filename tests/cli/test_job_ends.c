@@ -10,21 +10,11 @@
 #include <unistd.h>
 
 #include "base/config.h"
+#include "support/sanitizer.h"
 #include "support/spawn.h"
 
 #define ARGV(...) ((const char *const[]){__VA_ARGS__, NULL})
 #define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define INSTRUMENTED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define INSTRUMENTED 1
-#endif
-#endif
-#ifndef INSTRUMENTED
-#define INSTRUMENTED 0
-#endif
 
 static const char *command, *shim, *simgpu, *job;
 static char folder[64], stats[96], stats_env[128], preload[4200], library_path[4200], driver[4200];
@@ -148,7 +138,7 @@ Test(ends, a_missing_driver_is_an_error_of_the_job_and_no_crash)
 
 Test(ends, programs_without_cuda_notice_nothing)
 {
-    if (INSTRUMENTED) {
+    if (SANITIZED) {
         cr_skip_test("bash and python3 are not instrumented");
     }
     struct hr_test_result r = hr_test_run(ARGV("bash", "-c", "echo a | cat; (exit 5)"), ENV(preload, stats_env));

@@ -8,21 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/sanitizer.h"
 #include "support/spawn.h"
 
 #define ARGV(...) ((const char *const[]){__VA_ARGS__, NULL})
-#if defined(__SANITIZE_THREAD__)
-#define SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SLOW 1
-#endif
-#endif
-#ifndef SLOW
-#define SLOW 0
-#endif
 #define HANG_WAIT                                                                                                      \
-    (SLOW ? "HEADROOM_VERIFY_WAIT=4s" : "HEADROOM_VERIFY_WAIT=1500ms") /* a machine may have much else to do */
+    (SANITIZED_THREADS ? "HEADROOM_VERIFY_WAIT=4s"                                                                     \
+                       : "HEADROOM_VERIFY_WAIT=1500ms") /* a machine may have much else to do */
 #define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static const char *command;
@@ -447,7 +439,7 @@ Test(topo, K50_trials_take_no_more_connections_than_a_gpu_has)
                           "<system version=\"1\">\n<cpu numaid=\"0\" affinity=\"ffff\" arch=\"x86_64\" "
                           "vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"85\">\n");
 
-    if (SLOW && !getenv("HEADROOM_TEST_LONG")) {
+    if (SANITIZED_THREADS && !getenv("HEADROOM_TEST_LONG")) {
         return;
     }
     for (int i = 0; i < 10; i++) {

@@ -7,20 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/sanitizer.h"
 #include "support/spawn.h"
 
-#if defined(__SANITIZE_THREAD__)
-#define SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SLOW 1
-#endif
-#endif
-#ifndef SLOW
-#define SLOW 0
-#endif
 #define HANG_WAIT                                                                                                      \
-    (SLOW ? "HEADROOM_VERIFY_WAIT=4s" : "HEADROOM_VERIFY_WAIT=1500ms") /* a machine may have much else to do */
+    (SANITIZED_THREADS ? "HEADROOM_VERIFY_WAIT=4s"                                                                     \
+                       : "HEADROOM_VERIFY_WAIT=1500ms") /* a machine may have much else to do */
 #define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static char *command, *job;
@@ -78,7 +70,7 @@ static int count(const char *text, const char *part)
 /* Under a checker that makes everything slow, what others show as well is left to long runs. */
 static bool is_short(void)
 {
-    return SLOW && !getenv("HEADROOM_TEST_LONG");
+    return SANITIZED_THREADS && !getenv("HEADROOM_TEST_LONG");
 }
 
 Test(paths, a_job_gets_wrong_data_where_a_path_lies_and_nobody_looks)

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "residency/gpu.h"
+#include "support/sanitizer.h"
 
 /* Kernels that CUDA C does not make easily: an address in a variable of the module, and one that is not 8-byte aligned. */
 static const char odd_ptx[] = ".version 6.3\n.target sm_70\n.address_size 64\n"
@@ -221,16 +222,7 @@ static void *use_much(void *arg)
 }
 
 /* A sanitizer's frames are larger. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SMALL_STACK 131072
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SMALL_STACK 131072
-#endif
-#endif
-#ifndef SMALL_STACK
-#define SMALL_STACK 16384
-#endif
+#define SMALL_STACK (SANITIZED ? 131072 : 16384)
 
 Test(attacks, a_launch_on_a_thread_with_a_16_kib_stack_crashes, .timeout = 60)
 {

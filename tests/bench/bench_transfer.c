@@ -69,7 +69,7 @@ static void meet(int from, CUstream idle)
 static void *send_to_all(void *arg)
 {
     int from = (int)(intptr_t)arg;
-    CUstream stream[MOST];
+    CUstream stream[MOST] = {0};
     CHECK(cuCtxSetCurrent(context[from]));
     CHECK(cuEventCreate(&crowd.ready[from], CU_EVENT_DISABLE_TIMING));
     for (int turn = 1; turn < crowd.count; turn++)

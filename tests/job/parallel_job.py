@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""train_gpt on several GPUs at once, each with a third of the memory that its part of the job needs.
+"""train_gpt on several GPUs at once, each with a third of the memory (half, with --few) that its part of the job needs.
 
 parallel_job.py BUILD_DIR [--steps N] [--few] [--machine NAME] [--only NAME]
 
 Data parallel and pipeline parallel over 2, 4 and 8 GPUs: gradients and activations go from GPU to GPU by peer copies. Standard output
 must be, byte for byte, that of the same job on GPUs with plenty; the simulated machine's report must tell of every GPU that
 it was filled, and that nothing was unmapped or freed in flight. Prints a table; exits 1 if anything is not as it must be.
---few runs two GPUs only. HEADROOM_TEST_LONG in the environment means three steps and several streams as well.
+--few runs two GPUs only, with a smaller job. HEADROOM_TEST_LONG in the environment means three steps and several streams as well.
 """
 import argparse
 import json
@@ -18,17 +18,19 @@ from main_job import MIB, Runner
 
 VRAM = 16
 # Width for memory, a short context for little arithmetic: 12 MiB a layer, and what the ends of the model need.
-SHAPE = ["--width", "256", "--heads", "32", "--context", "16"]
+SHAPE = ["--width", "256", "--heads", "32"]
 
 
 def cases(few, thorough):
+    layers = 2 if few else 3
+    context = ["--context", "8" if few else "16"]
     for gpus in (2,) if few else (2, 4, 8):
         for streams in (1, 3) if thorough else (1,):
-            more = ["--gpus", str(gpus), "--streams", str(streams)]
+            more = ["--gpus", str(gpus), "--streams", str(streams)] + context
             tail = f", {streams} streams" if streams > 1 else ""
-            yield f"data, {gpus} GPUs{tail}", gpus, more + ["--parallel", "data", "--layers", "3"]
+            yield f"data, {gpus} GPUs{tail}", gpus, more + ["--parallel", "data", "--layers", str(layers)]
             yield (f"pipeline, {gpus} GPUs{tail}", gpus,
-                   more + ["--parallel", "pipeline", "--layers", str(3 * gpus), "--batches", "2"])
+                   more + ["--parallel", "pipeline", "--layers", str(layers * gpus), "--batches", "2"])
 
 
 def run_case(runner, machine, name, gpus, flags, folder):

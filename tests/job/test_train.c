@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/sanitizer.h"
+
 struct outcome {
     int status; /* exit status, or -1 */
     char out[1 << 16], err[1 << 16];
@@ -111,8 +113,8 @@ Test(train, a_pipeline_of_one_batch_computes_what_one_gpu_does)
 {
     struct outcome *one = run(TINY " --layers 5");
     cr_assert_eq(one->status, 0, "%s", one->err);
-    static const char *const pipelines[] = {"--gpus 2", "--gpus 5", "--gpus 3 --streams 3", "--gpus 2 --arena"};
-    for (size_t i = 0; i < sizeof pipelines / sizeof pipelines[0]; i++) {
+    static const char *const pipelines[] = {"--gpus 3 --streams 3", "--gpus 2", "--gpus 5", "--gpus 2 --arena"};
+    for (size_t i = 0; i < (SANITIZED ? 1 : sizeof pipelines / sizeof pipelines[0]); i++) {
         char flags[256];
         snprintf(flags, sizeof flags, TINY " --layers 5 --parallel pipeline --batches 1 %s", pipelines[i]);
         struct outcome *o = run_on("h200,gpus=5", flags);
@@ -126,11 +128,11 @@ Test(train, a_pipeline_of_one_batch_computes_what_one_gpu_does)
 /* Several batches, on one GPU or on several, are sums in another order: the loss agrees as far as floats do. */
 Test(train, several_batches_train_like_one_large_one)
 {
-    static const char *const teams[] = {"--gpus 4", "--gpus 4 --streams 3", "--gpus 2 --parallel pipeline --batches 4",
-                                        "--gpus 3 --parallel pipeline --batches 4 --streams 2"};
+    static const char *const teams[] = {"--gpus 4 --streams 3", "--gpus 3 --parallel pipeline --batches 4 --streams 2",
+                                        "--gpus 4", "--gpus 2 --parallel pipeline --batches 4"};
     struct outcome *large = run("--layers 3 --width 24 --heads 3 --context 19 --batch 8 --steps 3");
     cr_assert_eq(large->status, 0, "%s", large->err);
-    for (size_t i = 0; i < sizeof teams / sizeof teams[0]; i++) {
+    for (size_t i = 0; i < (SANITIZED ? 2 : sizeof teams / sizeof teams[0]); i++) {
         char flags[256];
         snprintf(flags, sizeof flags, "--layers 3 --width 24 --heads 3 --context 19 --batch 2 --steps 3 %s", teams[i]);
         struct outcome *o = run_on("h200,gpus=4", flags);

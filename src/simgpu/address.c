@@ -115,7 +115,7 @@ void sg_pagetable_set(int device, uint64_t va, const struct sg_chunk *chunk, siz
                                                               : SG_TIER_PEER;
     for (size_t i = 0; i < pages; i++) {
         uint64_t value = 0;
-        if (rights)
+        if (chunk && rights)
             value = sg_chunk_entry(chunk, i) | rights | ((uint64_t)tier << SG_PTE_TIER_SHIFT) |
                     ((uint64_t)(chunk->device + 1) << SG_PTE_OWNER_SHIFT) | (sg_check.accesses ? SG_PTE_SLOW : 0);
         atomic_store_explicit(&entry[i], value, memory_order_release);

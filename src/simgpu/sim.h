@@ -368,7 +368,7 @@ struct sg_mark { /* one recording of an event */
     unsigned refs;
     bool done;
     struct sg_clock *clock;                /* what is over when it is done; owned, see race.c */
-    bool placed, given_up;                 /* see vtime.c */
+    bool placed, given_up;                 /* see vwait.c */
     uint64_t submit_ns, time_ns, lower_ns; /* virtual; until it is placed, it is not before lower_ns */
     struct sg_context *context;            /* compared only */
 };

@@ -8,7 +8,7 @@
  *
  * Real threads carry the work out in an order that differs from run to run; virtual time must not. So an operation is
  * placed once it is really done, and in the order of submission: each takes the first gap on its engine that fits. One that is
- * not done yet holds up only those later ones whose place it could change. See vtime.c for what happens when one never ends.
+ * not done yet holds up only those later ones whose place it could change. See vwait.c for what happens when one never ends.
  *
  * Everything here needs sg.lock, unless it says otherwise.
  */
@@ -187,6 +187,18 @@ struct sg_vop { /* one operation on its way into virtual time */
     uint64_t lower_ns; /* in a scan: it does not end before this */
     struct sg_vop *next;
 };
+
+extern struct sg_order {
+    struct sg_vop *first, *last; /* not placed yet, in the order of submission */
+    struct sg_vop *spare;
+    size_t done_unplaced;
+    uint64_t scan; /* number of the last one */
+    uint64_t end_ns;
+    uint64_t given_up;
+} sg_order;
+/* Places what is certain. With front_only it stops at the first that is not done: cheap, for every completion. */
+void sg_time_scan(bool front_only);
+void sg_vstream_drop(struct sg_vstream *stream); /* NULL is fine */
 
 struct sg_timed { /* a device's lines */
     struct sg_profile line[SG_LINE_COUNT];

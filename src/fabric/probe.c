@@ -56,12 +56,7 @@ static int another(struct hr_probe *probe, uint32_t allowed, bool unmeasured)
     return -1;
 }
 
-int hr_probe_choose(struct hr_probe *probe)
-{
-    return hr_probe_choose_among(probe, UINT32_MAX);
-}
-
-int hr_probe_choose_among(struct hr_probe *probe, uint32_t allowed)
+int hr_probe_choose(struct hr_probe *probe, uint32_t allowed)
 {
     int port = another(probe, allowed, true);
 

@@ -42,13 +42,12 @@ struct hr_probe {
 /* 1 to HR_ENTRY_PORTS ports, all up, number 0 in use. settings may be NULL. -EINVAL: another number of ports. */
 int hr_probe_init(struct hr_probe *probe, uint32_t ports, const struct hr_probe_settings *settings);
 
-/* The port for the next transfer, or -1: all are down. */
-int hr_probe_choose(struct hr_probe *probe);
+#define HR_PROBE_ALL UINT32_MAX
 /*
- * The same among ports whose bit is set, for a transfer that cannot use the others though they are up. That changes nothing of which port is
- * the current one. -1: none of them is up.
+ * The port for the next transfer, among those whose bit is set: a transfer may be unable to use others though they are up, which changes nothing
+ * of which port is the current one. -1: none of them is up.
  */
-int hr_probe_choose_among(struct hr_probe *probe, uint32_t allowed);
+int hr_probe_choose(struct hr_probe *probe, uint32_t allowed);
 
 /* A transfer through `port` of `bytes` took round_trip_ns until its first and elapsed_ns until its last byte. */
 void hr_probe_note(struct hr_probe *probe, uint32_t port, uint64_t bytes, double round_trip_ns, double elapsed_ns);

@@ -159,7 +159,7 @@ int hr_probed_choose(struct hr_probed *probed, uint32_t allowed, struct hr_route
 
     for (uint32_t i = 0; i < HR_PROBED_ROUTES; i++)
         open += probed->route[i].legs > 0 && allowed >> i & 1;
-    int route = open > 1 ? hr_probe_choose_among(&probed->probe, allowed) : -1;
+    int route = open > 1 ? hr_probe_choose(&probed->probe, allowed) : -1;
     if (route < 0)
         return -EAGAIN;
     *routes_out = (struct hr_routes){.source = probed->source, .destination = probed->destination};

@@ -1,6 +1,6 @@
 /*
  * What every router (GPU or switch) does with a request: by the owner of its address, the ports that lie on shortest ways there. A
- * set of tables covers a whole machine, is computed at once and never changes; fabric/snapshot.h swaps one set for the next.
+ * set of tables covers a whole machine, is computed at once and never changes; views (machine.h) swap one set for the next.
  *
  * Memory: one byte per router and owner (two where a router has more than 255 different answers); the answers themselves are shared
  * by all routers. 4096 GPUs of degree 8: 16 MiB and a few hundred KiB. Pure; errors are negative errno values; locks: none.

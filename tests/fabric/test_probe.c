@@ -29,7 +29,7 @@ Test(probe, finds_the_faster_of_two_within_20_transfers)
         struct hr_probe probe;
         cr_assert_eq(hr_probe_init(&probe, 2, NULL), 0);
         for (uint32_t i = 0; i < 20; i++) {
-            int port = hr_probe_choose(&probe);
+            int port = hr_probe_choose(&probe, HR_PROBE_ALL);
             transfer(&probe, port, gbps[port], 0.05, &state);
         }
         cr_assert_eq(probe.current, 1, "round %u", round);
@@ -45,7 +45,7 @@ Test(probe, does_not_flap_between_equals_under_noise)
         struct hr_probe probe;
         cr_assert_eq(hr_probe_init(&probe, 4, NULL), 0);
         for (uint32_t i = 0; i < 5000; i++)
-            transfer(&probe, hr_probe_choose(&probe), 25, 0.05, &state);
+            transfer(&probe, hr_probe_choose(&probe, HR_PROBE_ALL), 25, 0.05, &state);
         cr_assert_eq(probe.switches, 0, "%llu switches", (unsigned long long)probe.switches);
     }
 }
@@ -58,7 +58,7 @@ Test(probe, stays_for_a_gain_below_the_margin)
 
     cr_assert_eq(hr_probe_init(&probe, 2, NULL), 0);
     for (uint32_t i = 0; i < 2000; i++) {
-        int port = hr_probe_choose(&probe);
+        int port = hr_probe_choose(&probe, HR_PROBE_ALL);
         transfer(&probe, port, gbps[port], 0.02, &state);
     }
     cr_expect_eq(probe.switches, 0);
@@ -72,13 +72,13 @@ Test(probe, follows_when_a_port_becomes_slow)
 
     cr_assert_eq(hr_probe_init(&probe, 3, NULL), 0);
     for (uint32_t i = 0; i < 100; i++) {
-        int port = hr_probe_choose(&probe);
+        int port = hr_probe_choose(&probe, HR_PROBE_ALL);
         transfer(&probe, port, gbps[port], 0.05, &state);
     }
     cr_expect_eq(probe.current, 0);
     gbps[0] = 10;
     for (uint32_t i = 0; i < 100; i++) {
-        int port = hr_probe_choose(&probe);
+        int port = hr_probe_choose(&probe, HR_PROBE_ALL);
         transfer(&probe, port, gbps[port], 0.05, &state);
     }
     cr_expect_eq(probe.current, 1);
@@ -94,7 +94,7 @@ Test(probe, most_transfers_go_through_the_best_port)
 
     cr_assert_eq(hr_probe_init(&probe, 2, NULL), 0);
     for (uint32_t i = 0; i < 1000; i++) {
-        int port = hr_probe_choose(&probe);
+        int port = hr_probe_choose(&probe, HR_PROBE_ALL);
         best += port == 0;
         transfer(&probe, port, gbps[port], 0.05, &state);
     }
@@ -109,24 +109,24 @@ Test(probe, leaves_a_port_that_goes_down_and_measures_it_anew)
 
     cr_assert_eq(hr_probe_init(&probe, 2, NULL), 0);
     for (uint32_t i = 0; i < 50; i++) {
-        int port = hr_probe_choose(&probe);
+        int port = hr_probe_choose(&probe, HR_PROBE_ALL);
         transfer(&probe, port, gbps[port], 0.05, &state);
     }
     cr_assert_eq(probe.current, 0);
     hr_probe_set_up(&probe, 0, false);
     for (uint32_t i = 0; i < 20; i++)
-        cr_assert_eq(hr_probe_choose(&probe), 1);
+        cr_assert_eq(hr_probe_choose(&probe, HR_PROBE_ALL), 1);
     hr_probe_set_up(&probe, 0, true);
-    cr_expect_eq(hr_probe_choose(&probe), 0, "what came back is measured first");
+    cr_expect_eq(hr_probe_choose(&probe, HR_PROBE_ALL), 0, "what came back is measured first");
     cr_expect(isinf(hr_probe_estimate_ns(&probe, 0)));
     for (uint32_t i = 0; i < 30; i++) {
-        int port = hr_probe_choose(&probe);
+        int port = hr_probe_choose(&probe, HR_PROBE_ALL);
         transfer(&probe, port, gbps[port], 0.05, &state);
     }
     cr_expect_eq(probe.current, 0);
     hr_probe_set_up(&probe, 0, false);
     hr_probe_set_up(&probe, 1, false);
-    cr_expect_eq(hr_probe_choose(&probe), -1);
+    cr_expect_eq(hr_probe_choose(&probe, HR_PROBE_ALL), -1);
 }
 
 Test(probe, chooses_among_what_may_be_used_and_stays_with_what_is_best)
@@ -137,18 +137,18 @@ Test(probe, chooses_among_what_may_be_used_and_stays_with_what_is_best)
 
     cr_assert_eq(hr_probe_init(&probe, 3, NULL), 0);
     for (uint32_t i = 0; i < 30; i++) {
-        int port = hr_probe_choose(&probe);
+        int port = hr_probe_choose(&probe, HR_PROBE_ALL);
         transfer(&probe, port, gbps[port], 0.05, &state);
     }
     uint32_t count[3] = {0};
     for (uint32_t i = 0; i < 40; i++) {
-        int port = hr_probe_choose_among(&probe, 6);
+        int port = hr_probe_choose(&probe, 6);
         count[port]++;
         transfer(&probe, port, gbps[port], 0.05, &state);
     }
     cr_expect(count[0] == 0 && count[1] >= 30 && count[2] > 0, "%u, %u, %u", count[0], count[1], count[2]);
     cr_expect(probe.current == 0 && probe.switches == 0);
-    cr_expect_eq(hr_probe_choose_among(&probe, 0), -1);
+    cr_expect_eq(hr_probe_choose(&probe, 0), -1);
 }
 
 Test(probe, a_port_that_never_gets_measured_does_not_hold_the_others_up)
@@ -159,7 +159,7 @@ Test(probe, a_port_that_never_gets_measured_does_not_hold_the_others_up)
 
     cr_assert_eq(hr_probe_init(&probe, 2, NULL), 0);
     for (uint32_t i = 0; i < 100; i++) {
-        int port = hr_probe_choose(&probe);
+        int port = hr_probe_choose(&probe, HR_PROBE_ALL);
         silent += port == 0;
         if (port == 1)
             transfer(&probe, port, 25, 0.05, &state);

@@ -59,7 +59,7 @@ struct hr_fabric {
 };
 
 /* Whoever makes a new view; outside of it, lock for a moment. */
-static struct hr_mutex change_lock = HR_MUTEX_INIT(HR_RANK_START + 1, "fabric changes");
+static struct hr_mutex change_lock = HR_MUTEX_INIT(HR_RANK_START + 2, "fabric changes");
 static struct hr_mutex lock = HR_MUTEX_INIT(HR_RANK_REGISTRY, "fabric");
 static _Atomic(struct hr_fabric *) the_fabric;
 static _Atomic(int) failure; /* of the first attempt */

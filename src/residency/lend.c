@@ -1,6 +1,7 @@
 #include "residency/lend.h"
 
 #include "base/config.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "fabric/discover.h"
 #include "fabric/machine.h"
@@ -120,6 +121,21 @@ static uint32_t rate_between(struct hr_fabric *fabric, const struct hr_fabric_vi
     return view ? rate_over_fabric(fabric, view, borrower, lender) : 1;
 }
 
+/* What is rated depends on who could lend and on the links, and on nothing else that changes. */
+static struct {
+    _Atomic(uint64_t) able, serial;
+} rated;
+static struct hr_mutex rating_lock = HR_MUTEX_INIT(HR_RANK_START + 1, "ratings of lenders"); /* whoever fills `worth` */
+
+static void rate_all(struct hr_fabric *fabric, const struct hr_fabric_view *view, uint64_t able)
+    HR_REQUIRES(rating_lock)
+{
+    for (unsigned a = 0; a < hr_gpu_count(); a++)
+        for (unsigned b = 0; b < hr_gpu_count(); b++)
+            atomic_store_explicit(&worth[a][b], a != b && able >> b & 1 ? rate_between(fabric, view, a, b) : 0,
+                                  memory_order_relaxed);
+}
+
 void hr_lend_refresh(void)
 {
     struct hr_fabric *fabric = NULL;
@@ -140,11 +156,14 @@ void hr_lend_refresh(void)
     if (able_count > 1 && hr_fabric_get(&fabric) == 0)
         hr_fabric_refresh(fabric);
     const struct hr_fabric_view *view = fabric ? hr_fabric_take(fabric) : NULL;
-    for (unsigned a = 0; a < gpus; a++)
-        for (unsigned b = 0; b < gpus; b++)
-            atomic_store_explicit(&worth[a][b],
-                                  a != b && able >> b & 1 && able_count > 1 ? rate_between(fabric, view, a, b) : 0,
-                                  memory_order_relaxed);
+    uint64_t serial = view ? view->serial : 0;
+    if (atomic_load_explicit(&rated.able, memory_order_acquire) != able || atomic_load(&rated.serial) != serial) {
+        hr_mutex_lock(&rating_lock);
+        rate_all(fabric, view, able_count > 1 ? able : 0);
+        atomic_store(&rated.serial, serial);
+        atomic_store_explicit(&rated.able, able, memory_order_release);
+        hr_mutex_unlock(&rating_lock);
+    }
     if (view)
         hr_fabric_drop(fabric, view);
 }

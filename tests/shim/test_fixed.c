@@ -1,5 +1,5 @@
 /* What must not move: memory that is registered for others, and memory that two GPUs use which cannot reach each other. */
-#include "core_test.h"
+#include "gpus.h"
 
 #include <sched.h>
 
@@ -8,33 +8,6 @@
 #include "residency/lend.h"
 
 #define WORDS (4 * MIB / 4)
-
-static CUcontext context[2];
-static CUmodule module[2];
-
-static void two_gpus(const char *description, const char *deny)
-{
-    context[0] = machine(description, deny);
-    OK(cuCtxCreate_v2(&context[1], 0, 1));
-}
-
-static CUdeviceptr allocate_on(int gpu, size_t bytes)
-{
-    CUdeviceptr p;
-    OK(cuCtxSetCurrent(context[gpu]));
-    OK(cuMemAlloc_v2(&p, bytes));
-    return p;
-}
-
-static CUfunction function_on(int gpu, const char *name)
-{
-    CUfunction f;
-    OK(cuCtxSetCurrent(context[gpu]));
-    if (!module[gpu])
-        OK(cuModuleLoadData(&module[gpu], shim_ptx));
-    OK(cuModuleGetFunction(&f, module[gpu], name));
-    return f;
-}
 
 /* Adds a to every 512th word of y, on a GPU; what the synchronisation behind it says. */
 static CUresult add_on(int gpu, CUdeviceptr y, size_t words, uint32_t a)
@@ -53,14 +26,6 @@ static void all_words_are(int gpu, CUdeviceptr y, uint32_t expected)
     OK(cuMemcpyDtoH_v2(seen, y, sizeof seen));
     for (size_t i = 0; i < WORDS; i += 512)
         CHECK(seen[i] == expected, "word %zu is %u, not %u", i, seen[i], expected);
-}
-
-static size_t in_state(CUdeviceptr p, size_t bytes, enum hr_chunk_state state)
-{
-    size_t n = 0;
-    for (CUdeviceptr at = p; at < p + bytes; at += CHUNK)
-        n += atomic_load(&hr_space_chunk(at)->state) == state;
-    return n;
 }
 
 static void safely(void (*body)(void))
@@ -82,7 +47,7 @@ static void registered(CUdeviceptr p, unsigned on)
 static void registered_stays(void)
 {
     enum { BYTES = 8 * MIB };
-    two_gpus("h200,gpus=2,vram=64M,host=512M", "");
+    machine_with("h200,gpus=2,vram=64M,host=512M", "", 3);
     struct hr_thread *t = hr_thread_self();
     struct hr_phys *where[4];
     CUdeviceptr p = allocate_on(0, BYTES);
@@ -114,7 +79,7 @@ static void registered_stays(void)
 static void registered_without_host(void)
 {
     enum { BYTES = 8 * MIB };
-    two_gpus("h200,gpus=2,vram=64M,host=512M", "host_numa");
+    machine_with("h200,gpus=2,vram=64M,host=512M", "host_numa", 3);
     CUdeviceptr p = allocate_on(0, BYTES);
     registered(p, 1); /* never touched before */
     CHECK(in_state(p, BYTES, HR_CHUNK_RESIDENT) == 4);
@@ -131,7 +96,7 @@ static void registered_without_host(void)
 /* What a GPU lends it must get back, so registered memory does not stay there. */
 static void registered_beyond_vram(void)
 {
-    two_gpus("h200,gpus=2,vram=64M,host=512M", "");
+    machine_with("h200,gpus=2,vram=64M,host=512M", "", 3);
     size_t bytes = (hr_tier_vram_limit(0) + 8) * CHUNK;
     CUdeviceptr p = allocate_on(0, bytes);
     OK(cuMemsetD32_v2(p, 3, bytes / 4));
@@ -157,7 +122,7 @@ Test(fixed, k35_registered_memory_stays_where_it_is, .timeout = 120)
 
 static void strangers_share(void)
 {
-    two_gpus("rtx4090,gpus=2,vram=64M,host=512M", "");
+    machine_with("rtx4090,gpus=2,vram=64M,host=512M", "", 3);
     struct hr_thread *t = hr_thread_self();
     CUdeviceptr y[2] = {allocate_on(0, 4 * MIB), allocate_on(1, 4 * MIB)};
     OK(cuCtxSetCurrent(context[0]));
@@ -194,7 +159,7 @@ Test(fixed, kernels_of_a_gpu_without_a_way_there_use_it_in_host_memory, .timeout
 /* Addresses that only device memory holds. */
 static void strangers_by_table(void)
 {
-    two_gpus("rtx4090,gpus=2,vram=64M,host=512M", "");
+    machine_with("rtx4090,gpus=2,vram=64M,host=512M", "", 3);
     CUdeviceptr y = allocate_on(1, 4 * MIB), table = allocate_on(0, 4096);
     OK(cuCtxSetCurrent(context[1]));
     OK(cuMemsetD32_v2(y, 7, WORDS));
@@ -230,7 +195,7 @@ static void *open_soon(void *open)
 static void busy_owner(void)
 {
     static int open;
-    two_gpus("rtx4090,gpus=2,vram=64M,host=512M", "");
+    machine_with("rtx4090,gpus=2,vram=64M,host=512M", "", 3);
     CUdeviceptr y = allocate_on(1, 4 * MIB);
     CUstream s;
     pthread_t thread;
@@ -253,7 +218,7 @@ Test(fixed, a_launch_waits_for_the_owners_work, .timeout = 60)
 /* The driver says that they are peers, copies have shown that data goes wrong between them. */
 static void bad_pair(void)
 {
-    two_gpus("h200,gpus=2,vram=64M,host=512M", "");
+    machine_with("h200,gpus=2,vram=64M,host=512M", "", 3);
     hr_fixed_bar(0, 1);
     CUdeviceptr y = allocate_on(1, 4 * MIB);
     OK(cuMemsetD32_v2(y, 0, WORDS));
@@ -272,7 +237,7 @@ Test(fixed, what_lies_behind_a_way_that_corrupts_is_used_in_host_memory, .timeou
 
 static void strangers_unmapped(void)
 {
-    two_gpus("rtx4090,gpus=2,vram=64M,host=512M", "host_numa");
+    machine_with("rtx4090,gpus=2,vram=64M,host=512M", "host_numa", 3);
     CUdeviceptr y = allocate_on(1, 4 * MIB);
     OK(cuMemsetD32_v2(y, 0, WORDS));
     OK(cuCtxSynchronize());

@@ -1,39 +1,11 @@
 /* Two GPUs: grants follow the memory wherever it goes, and what is out of reach is copied all the same. */
-#include "core_test.h"
+#include "gpus.h"
 
 #include "residency/context.h"
 #include "residency/peers.h"
 #include "residency/quarantine.h"
 
 #define WORDS (4 * MIB / 4)
-
-static CUcontext context[2];
-
-static void two_gpus(const char *description, const char *deny)
-{
-    context[0] = machine(description, deny);
-    OK(cuCtxCreate_v2(&context[1], 0, 1));
-}
-
-static CUdeviceptr allocate_on(int gpu, size_t bytes)
-{
-    CUdeviceptr p;
-    OK(cuCtxSetCurrent(context[gpu]));
-    OK(cuMemAlloc_v2(&p, bytes));
-    return p;
-}
-
-/* A function of a module that the context of this GPU has loaded. */
-static CUfunction function_on(int gpu, const char *name)
-{
-    static CUmodule module[2];
-    CUfunction f;
-    OK(cuCtxSetCurrent(context[gpu]));
-    if (!module[gpu])
-        OK(cuModuleLoadData(&module[gpu], shim_ptx));
-    OK(cuModuleGetFunction(&f, module[gpu], name));
-    return f;
-}
 
 /* Adds a to every 512th word of y, on a GPU; what the synchronisation behind it says. */
 static CUresult add_on(int gpu, CUdeviceptr y, uint32_t a)
@@ -71,7 +43,7 @@ static void visit_everywhere(CUdeviceptr y, uint32_t *sum_io)
 
 static void peers_everywhere(void)
 {
-    two_gpus("a100-pcie,gpus=2,vram=64M,host=512M", "");
+    machine_with("a100-pcie,gpus=2,vram=64M,host=512M", "", 3);
     CUdeviceptr before = allocate_on(1, 4 * MIB), after;
     uint32_t sum = 0;
     OK(cuMemsetD32_v2(before, 0, WORDS));
@@ -99,7 +71,7 @@ Test(peers, a_granted_gpu_reaches_memory_wherever_it_was_moved, .timeout = 60)
 
 static void atomics_between_peers(void)
 {
-    two_gpus("h200,gpus=2,vram=64M,host=512M", "");
+    machine_with("h200,gpus=2,vram=64M,host=512M", "", 3);
     CUdeviceptr y = allocate_on(1, 4 * MIB);
     struct hr_thread *t = hr_thread_self();
     OK(cuMemsetD32_v2(y, 0, WORDS));
@@ -124,7 +96,7 @@ Test(peers, what_two_gpus_use_stays_where_their_atomics_meet, .timeout = 60)
 
 static void peers_end(void)
 {
-    two_gpus("h200,gpus=2,vram=64M", "");
+    machine_with("h200,gpus=2,vram=64M", "", 3);
     CUdeviceptr y = allocate_on(1, 4 * MIB);
     OK(cuMemsetD32_v2(y, 0, WORDS));
     OK(cuCtxSynchronize());
@@ -144,7 +116,7 @@ Test(peers, access_ends_where_the_job_ends_it, .timeout = 60)
 
 static void peers_of_a_lost_context(void)
 {
-    two_gpus("h200,gpus=2,vram=64M", "");
+    machine_with("h200,gpus=2,vram=64M", "", 3);
     CUdeviceptr y = allocate_on(1, 4 * MIB);
     CUcontext more;
     OK(cuMemsetD32_v2(y, 0, WORDS));
@@ -169,7 +141,7 @@ Test(peers, rights_are_counted_by_contexts_and_end_with_them, .timeout = 60)
 static bool expect_failure;
 static void failed_grant(void)
 {
-    two_gpus("h200,gpus=2,vram=64M", "");
+    machine_with("h200,gpus=2,vram=64M", "", 3);
     CUdeviceptr y = allocate_on(1, 4 * MIB);
     OK(cuMemsetD32_v2(y, 0, WORDS));
     OK(cuCtxSynchronize());
@@ -240,17 +212,17 @@ static void copy_between_windows(void)
 
 static void windows_of_peers(void)
 {
-    two_gpus("h200,gpus=2,vram=64M,host=512M", "");
+    machine_with("h200,gpus=2,vram=64M,host=512M", "", 3);
     copy_between_windows();
 }
 static void windows_of_strangers(void)
 {
-    two_gpus("rtx4090,gpus=2,vram=64M,host=512M", "");
+    machine_with("rtx4090,gpus=2,vram=64M,host=512M", "", 3);
     copy_between_windows();
 }
 static void windows_unmapped(void)
 {
-    two_gpus("rtx4090,gpus=2,vram=64M,host=512M", "host_numa");
+    machine_with("rtx4090,gpus=2,vram=64M,host=512M", "host_numa", 3);
     copy_between_windows();
 }
 
@@ -313,17 +285,17 @@ static void from_afar(void)
 
 static void afar_with_peers(void)
 {
-    two_gpus("h200,gpus=2,vram=64M,host=512M", "");
+    machine_with("h200,gpus=2,vram=64M,host=512M", "", 3);
     from_afar();
 }
 static void afar_without(void)
 {
-    two_gpus("rtx4090,gpus=2,vram=64M,host=512M", "");
+    machine_with("rtx4090,gpus=2,vram=64M,host=512M", "", 3);
     from_afar();
 }
 static void afar_unmapped(void)
 {
-    two_gpus("h200,gpus=2,vram=64M,host=512M", "host_numa");
+    machine_with("h200,gpus=2,vram=64M,host=512M", "host_numa", 3);
     from_afar();
 }
 
@@ -346,7 +318,7 @@ static void CUDA_CB hold(void *open)
 
 static void far_copy_under_way(void)
 {
-    two_gpus("h200,gpus=2,vram=64M,host=512M", "");
+    machine_with("h200,gpus=2,vram=64M,host=512M", "", 3);
     static int open;
     CUdeviceptr far = allocate_on(1, 4 * MIB), near = allocate_on(0, 4 * MIB);
     CUstream s;
@@ -376,7 +348,7 @@ Test(peers, a_copy_of_another_gpus_stream_holds_the_memory_in_place, .timeout = 
 
 static void free_beside_a_busy_gpu(void)
 {
-    two_gpus("h200,gpus=2,vram=32M,host=96M", "");
+    machine_with("h200,gpus=2,vram=32M,host=96M", "", 3);
     static int open;
     CUstream busy;
     OK(cuCtxSetCurrent(context[0]));

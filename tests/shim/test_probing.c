@@ -1,7 +1,5 @@
 /* HEADROOM_ROUTES=probe: the route that is fast takes over, whatever the links claim, and only then. */
-#include "core_test.h"
-
-#include <dlfcn.h>
+#include "gpus.h"
 
 #include "fabric/discover.h"
 #include "fabric/machine.h"
@@ -9,25 +7,11 @@
 #include "residency/transfer.h"
 #include "simgpu/node.h"
 
-#define MOST 8
-static CUcontext context[MOST];
-static uint64_t (*now_ns)(void);
-
-static void *node(const char *name)
-{
-    void *handle = dlopen(hr_driver_path(), RTLD_LAZY | RTLD_NOLOAD);
-    void *symbol = handle ? dlsym(handle, name) : NULL;
-    CHECK(symbol != NULL, "%s is not there", name);
-    return symbol;
-}
-
 static void start(const char *description, const char *deny, const char *routes, int count)
 {
     setenv("HEADROOM_ROUTES", routes, 1);
     setenv("HEADROOM_VERIFY", "off", 1); /* what links claim is believed */
-    context[0] = machine(description, deny);
-    for (int g = 1; g < count; g++)
-        OK(cuCtxCreate_v2(&context[g], 0, g));
+    machine_with(description, deny, (1u << count) - 1);
     for (int a = 0; a < count; a++) {
         OK(cuCtxSetCurrent(context[a]));
         for (int b = 0, can = 0; b < count; b++) {
@@ -36,7 +20,6 @@ static void start(const char *description, const char *deny, const char *routes,
                 OK(cuCtxEnablePeerAccess(context[b], 0));
         }
     }
-    *(void **)&now_ns = node("sg_virtual_now_ns");
 }
 
 /* Two buffers on two GPUs, and a stream of the first one. */
@@ -72,10 +55,10 @@ static struct pair pair_of(int from_gpu, int to_gpu, size_t bytes, uint64_t seed
 static uint64_t transfer(const struct pair *p, size_t bytes)
 {
     OK(cuCtxSetCurrent(context[p->from_gpu]));
-    uint64_t start_ns = now_ns();
+    uint64_t start_ns = virtual_ns();
     OK(cuMemcpyPeerAsync(p->to, context[p->to_gpu], p->from, context[p->from_gpu], bytes, p->stream));
     OK(cuStreamSynchronize(p->stream));
-    return now_ns() - start_ns;
+    return virtual_ns() - start_ns;
 }
 
 static void arrived(const struct pair *p, uint64_t seed)
@@ -91,8 +74,9 @@ static void arrived(const struct pair *p, uint64_t seed)
 static uint64_t left_for(int card, int other)
 {
     int (*counters)(int, int, struct sg_node_counters *) =
-        (int (*)(int, int, struct sg_node_counters *))node("sg_node_counters");
-    int (*port)(int, int, struct sg_node_port *) = (int (*)(int, int, struct sg_node_port *))node("sg_node_port");
+        (int (*)(int, int, struct sg_node_counters *))driver_symbol("sg_node_counters");
+    int (*port)(int, int, struct sg_node_port *) =
+        (int (*)(int, int, struct sg_node_port *))driver_symbol("sg_node_port");
     uint64_t bytes = 0;
     struct sg_node_port there;
     struct sg_node_counters c;
@@ -254,7 +238,7 @@ Test(probing, stays_with_a_route_while_others_are_as_good_up_to_noise, .timeout 
 static void goes_and_comes_back(void)
 {
     start("square4,vram=128M,host=1G", "", "probe", 4);
-    int (*set_link)(int, int, bool) = (int (*)(int, int, bool))node("sg_node_link_set");
+    int (*set_link)(int, int, bool) = (int (*)(int, int, bool))driver_symbol("sg_node_link_set");
     struct pair p = pair_of(0, 3, 8 * MIB, 8);
     for (int i = 0; i < 10; i++)
         transfer(&p, p.bytes);

@@ -1,16 +1,11 @@
 /* What copies between two GPUs reach in virtual time, as a part of what the links between the two could carry. */
-#include "core_test.h"
-
-#include <dlfcn.h>
+#include "gpus.h"
 
 #include "fabric/machine.h"
 #include "shim/shim.h"
 #include "support/sanitizer.h"
 
-#define MOST 8
-static CUcontext context[MOST];
 static int count;
-static uint64_t (*now_ns)(void);
 static struct hr_fabric *fabric;
 
 static void start(const char *name, size_t bytes)
@@ -19,11 +14,10 @@ static void start(const char *name, size_t bytes)
     snprintf(description, sizeof description, "%s,vram=%zuM,host=4G", name, 2 * bytes / MIB + 1024);
     context[0] = machine(description, "");
     OK(cuDeviceGetCount(&count));
-    CHECK(count <= MOST);
+    CHECK(count <= MOST_GPUS);
     for (int g = 1; g < count; g++)
         OK(cuCtxCreate_v2(&context[g], 0, g));
-    *(void **)&now_ns = dlsym(dlopen(hr_driver_path(), RTLD_LAZY | RTLD_NOLOAD), "sg_virtual_now_ns");
-    CHECK(now_ns && hr_fabric_get(&fabric) == 0);
+    CHECK(hr_fabric_get(&fabric) == 0);
 }
 
 static double bound_gbps(int from, int to)
@@ -44,12 +38,12 @@ static double reached_gbps(int from, int to, CUdeviceptr source, CUdeviceptr tar
     OK(cuCtxSetCurrent(context[from]));
     OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
     for (int round = 0; round < 2; round++) {
-        uint64_t start_ns = now_ns();
+        uint64_t start_ns = virtual_ns();
         hr_depth += by_driver; /* such calls pass */
         OK(cuMemcpyPeerAsync(target, context[to], source, context[from], bytes, s));
         hr_depth -= by_driver;
         OK(cuStreamSynchronize(s));
-        ns = now_ns() - start_ns;
+        ns = virtual_ns() - start_ns;
     }
     OK(cuStreamDestroy_v2(s));
     return (double)bytes / (double)ns;

@@ -2,7 +2,7 @@
  * Tables that headroom wrote into a machine's routers: requests take shortest paths, none gets lost while links go and come back, and each
  * policy uses the ports that it names.
  */
-#include "core_test.h"
+#include "gpus.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,20 +17,12 @@ static int (*counters)(int, int, struct sg_node_counters *);
 static int (*set_link)(int, int, bool);
 static struct hr_fabric *fabric;
 
-static void *node(const char *name)
-{
-    void *handle = dlopen(hr_driver_path(), RTLD_LAZY | RTLD_NOLOAD);
-    void *symbol = handle ? dlsym(handle, name) : NULL;
-    CHECK(symbol != NULL, "%s is not there", name);
-    return symbol;
-}
-
 static void start(const char *description)
 {
     machine(description, "");
-    *(void **)&request = node("sg_node_request");
-    *(void **)&counters = node("sg_node_counters");
-    *(void **)&set_link = node("sg_node_link_set");
+    *(void **)&request = driver_symbol("sg_node_request");
+    *(void **)&counters = driver_symbol("sg_node_counters");
+    *(void **)&set_link = driver_symbol("sg_node_link_set");
     CHECK(hr_fabric_get(&fabric) == 0);
 }
 
@@ -43,9 +35,11 @@ static int distance[MOST][MOST]; /* in links, by the links that are up; counted 
 
 static void count_links(void)
 {
-    int (*port)(int, int, struct sg_node_port *) = (int (*)(int, int, struct sg_node_port *))node("sg_node_port");
-    int (*element)(int, struct sg_node_element *) = (int (*)(int, struct sg_node_element *))node("sg_node_element");
-    int n = ((int (*)(void))node("sg_node_elements"))(), d[64][64] = {{0}};
+    int (*port)(int, int, struct sg_node_port *) =
+        (int (*)(int, int, struct sg_node_port *))driver_symbol("sg_node_port");
+    int (*element)(int, struct sg_node_element *) =
+        (int (*)(int, struct sg_node_element *))driver_symbol("sg_node_element");
+    int n = ((int (*)(void))driver_symbol("sg_node_elements"))(), d[64][64] = {{0}};
     CHECK(n <= 64);
     for (int a = 0; a < n; a++)
         for (int b = 0; b < n; b++)

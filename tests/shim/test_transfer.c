@@ -1,7 +1,6 @@
 /* Copies between GPUs over a machine of links: relayed, striped, in the job's stream's order, within the relays' budget, over links that fail. */
-#include "core_test.h"
+#include "gpus.h"
 
-#include <dlfcn.h>
 #include <sched.h>
 
 #include "residency/context.h"
@@ -10,40 +9,21 @@
 #include "simgpu/node.h"
 
 #define MOST 8
-static CUcontext context[MOST];
 
 /* A context on each GPU of a machine. */
 static void machine_of(const char *description, int count)
 {
-    context[0] = machine(description, "");
-    for (int g = 1; g < count; g++)
-        OK(cuCtxCreate_v2(&context[g], 0, g));
-}
-
-static void *node(const char *name)
-{
-    void *handle = dlopen(hr_driver_path(), RTLD_LAZY | RTLD_NOLOAD);
-    void *symbol = handle ? dlsym(handle, name) : NULL;
-    CHECK(symbol != NULL, "%s is not there", name);
-    return symbol;
+    machine_with(description, "", (1u << count) - 1);
 }
 
 /* What left a card by a port so far. */
 static uint64_t left_by(int element, int port)
 {
     int (*counters)(int, int, struct sg_node_counters *) =
-        (int (*)(int, int, struct sg_node_counters *))node("sg_node_counters");
+        (int (*)(int, int, struct sg_node_counters *))driver_symbol("sg_node_counters");
     struct sg_node_counters c;
     CHECK(counters(element, port, &c) == 0);
     return c.bytes;
-}
-
-static CUdeviceptr allocate_on(int gpu, size_t bytes)
-{
-    CUdeviceptr p;
-    OK(cuCtxSetCurrent(context[gpu]));
-    OK(cuMemAlloc_v2(&p, bytes));
-    return p;
 }
 
 static void put(int gpu, CUdeviceptr p, size_t bytes, uint64_t seed)
@@ -387,11 +367,7 @@ static void relay_in_need(void)
     CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES);
     put(0, from, BYTES, 1);
     put(3, to, BYTES, 2);
-    CUmodule module; /* beforehand: it takes VRAM, too */
-    CUfunction f;
-    OK(cuCtxSetCurrent(context[1]));
-    OK(cuModuleLoadData(&module, shim_ptx));
-    OK(cuModuleGetFunction(&f, module, "stride_add"));
+    CUfunction f = function_on(1, "stride_add"); /* beforehand: its module takes VRAM, too */
     size_t limit = hr_tier_vram_limit(1);
     copy_by(PLAIN_ASYNC, 3, to, 0, from, BYTES);
     size_t lent = limit - hr_tier_vram_limit(1);
@@ -510,7 +486,8 @@ static unsigned *failed; /* how many links did fail under a copy */
 
 static bool is_up(int element, int port)
 {
-    int (*ask)(int, int, struct sg_node_port *) = (int (*)(int, int, struct sg_node_port *))node("sg_node_port");
+    int (*ask)(int, int, struct sg_node_port *) =
+        (int (*)(int, int, struct sg_node_port *))driver_symbol("sg_node_port");
     struct sg_node_port p;
     CHECK(ask(element, port, &p) == 0);
     return p.up;

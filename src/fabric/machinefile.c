@@ -80,6 +80,7 @@ int hr_discover_file(const char *path, struct hr_topology **out, struct hr_text_
             memcpy(said, why->text, sizeof said);
             hr_text_refuse(why, why->line, "in %.60s.extras: %.180s", path, said);
             hr_topology_destroy(*out);
+            *out = NULL;
         }
     }
     free(extras);

@@ -317,6 +317,28 @@ Test(topo, extras_beside_a_file_have_the_last_word)
     cJSON_Delete(json);
 }
 
+Test(topo, extras_with_a_mistake_end_the_command_with_one_line)
+{
+    static const char *const wrong[] = {"what is this\n", "gpu 0000:02:00.0 memory_bytes=much\n",
+                                        "link 0000:02:00.0 0000:ff:00.0 up=0\n"};
+    char path[640];
+
+    snprintf(path, sizeof path, "cp %s %s/wrong.xml", machine_file("square4"), folder);
+    cr_assert(system(path) == 0);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(path, sizeof path, "%s/wrong.xml.extras", folder);
+        FILE *f = fopen(path, "we");
+        cr_assert(f && fputs(wrong[i], f) >= 0 && fclose(f) == 0);
+        snprintf(path, sizeof path, "%s/wrong.xml", folder);
+        struct hr_test_result r = hr_test_run(ARGV(command, "topo", "--file", path), NULL);
+        cr_expect(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 1, "status %x after %s", (unsigned)r.status,
+                  wrong[i]);
+        cr_expect(hr_test_is_one_line(r.err) && strstr(r.err, "wrong.xml.extras"), "%s", r.err);
+        cr_expect_str_empty(r.out);
+        hr_test_result_finish(&r);
+    }
+}
+
 Test(topo, copies_are_measured_and_what_they_show_is_kept)
 {
     cJSON *json =

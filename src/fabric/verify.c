@@ -350,7 +350,8 @@ static void copy_and_see(struct run *run, bool again, const char *place)
     if (run->learned > 0 && place) {
         int rc = hr_pathcache_write(place, run->discovery);
         if (rc != 0)
-            hr_log(HR_LOG_INFO, "cannot keep what copies have shown in %s: %s", place,
+            hr_log(hr_config()->topo_cache[0] ? HR_LOG_WARN : HR_LOG_INFO,
+                   "cannot keep what copies have shown in %s: %s", place,
                    rc == -EINVAL ? "it is not a regular file" : strerror(-rc));
     }
 }

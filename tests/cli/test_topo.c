@@ -409,7 +409,11 @@ Test(topo, what_is_no_file_is_not_replaced_by_one)
 
     snprintf(named, sizeof named, "HEADROOM_TOPO_CACHE=%s/pipe", folder);
     cr_assert(mkfifo(strchr(named, '=') + 1, 0600) == 0);
-    free(output(ARGV(command, "topo", "--sim", "square4,vram=64M", "--measure"), ENV(named)));
+    struct hr_test_result r = hr_test_run(ARGV(command, "topo", "--sim", "square4,vram=64M", "--measure"), ENV(named));
+    cr_expect(WIFEXITED(r.status) && WEXITSTATUS(r.status) == 0, "status %x", (unsigned)r.status);
+    cr_expect(hr_test_is_one_line(r.err) && strstr(r.err, "cannot keep") && strstr(r.err, "not a regular file"), "%s",
+              r.err);
+    hr_test_result_finish(&r);
     cr_expect(lstat(strchr(named, '=') + 1, &about) == 0 && S_ISFIFO(about.st_mode));
     cr_expect_eq(good_pairs(ENV(named)), 0);
 }

@@ -64,16 +64,45 @@ static enum meeting meet(const struct hr_topology *topology, uint32_t a, uint32_
     return bridges > 1 ? PXB : PIX;
 }
 
-/* Links between two GPUs, or as many as a switch lets them share. */
-static uint32_t bonded(const struct hr_topology *topology, uint32_t a, uint32_t b)
+/* All switches that a switch leads to without a GPU between, itself first, into the walk's queue; met before: none. */
+static uint32_t switches_from(const struct hr_topology *topology, uint32_t start, struct walk *walk)
+{
+    uint32_t head = 0, tail = 0;
+
+    if (walk->from[start] != UINT32_MAX)
+        return 0;
+    walk->from[start] = start;
+    walk->queue[tail++] = start;
+    while (head < tail) {
+        const struct hr_element *at = &topology->elements[walk->queue[head++]];
+        for (uint32_t p = 0; p < at->port_count; p++) {
+            const struct hr_port *port = &at->ports[p];
+            if (!port->up || !(HR_LINKS(port->kind) & HR_LINKS_FABRIC) ||
+                topology->elements[port->peer].kind != HR_ELEMENT_SWITCH || walk->from[port->peer] != UINT32_MAX)
+                continue;
+            walk->from[port->peer] = start;
+            walk->queue[tail++] = (uint32_t)port->peer;
+        }
+    }
+    return tail;
+}
+
+/* Links between two GPUs, or as many as switches let them share, of which several may be linked to each other. */
+static uint32_t bonded(const struct hr_topology *topology, uint32_t a, uint32_t b, struct walk *walk)
 {
     uint32_t links = hr_topology_links(topology, a, b, HR_LINKS_FABRIC, NULL);
 
+    for (uint32_t i = 0; i < topology->element_count; i++)
+        walk->from[i] = UINT32_MAX;
     for (uint32_t i = 0; i < topology->element_count; i++) {
+        uint32_t in = 0, out = 0;
         if (topology->elements[i].kind != HR_ELEMENT_SWITCH)
             continue;
-        uint32_t in = hr_topology_links(topology, a, i, HR_LINKS_FABRIC, NULL);
-        uint32_t out = hr_topology_links(topology, i, b, HR_LINKS_FABRIC, NULL);
+        uint32_t count = switches_from(topology, i, walk);
+        for (uint32_t k = 0; k < count; k++) {
+            in += hr_topology_links(topology, a, walk->queue[k], HR_LINKS_FABRIC, NULL);
+            out += hr_topology_links(topology, walk->queue[k], b, HR_LINKS_FABRIC, NULL);
+        }
         links += in < out ? in : out;
     }
     return links;
@@ -83,7 +112,7 @@ static void relation(const struct hr_topology *topology, uint32_t gpu_a, uint32_
                      char *text_out)
 {
     uint32_t a = topology->gpus[gpu_a], b = topology->gpus[gpu_b];
-    uint32_t links = gpu_a == gpu_b ? 0 : bonded(topology, a, b);
+    uint32_t links = gpu_a == gpu_b ? 0 : bonded(topology, a, b, walk);
 
     if (links)
         snprintf(text_out, 16, "NV%u", links);
@@ -324,15 +353,60 @@ static int read_lines(const char *text, const char *text_end, struct matrix *mat
 struct build {
     const struct matrix *matrix;
     struct hr_topology *topology;
+    uint32_t socket[MAX_MATRIX_GPUS];             /* by GPU: lowest of those that it may share a socket with */
+    bool apart[MAX_MATRIX_GPUS][MAX_MATRIX_GPUS]; /* by lowest GPUs: a relation says that they share none */
     uint32_t group[MEETINGS][MAX_MATRIX_GPUS]; /* by level and GPU: lowest GPU that it meets at that level or below */
     int at[MEETINGS][MAX_MATRIX_GPUS];         /* by level and lowest GPU: its element; -1 = none */
 };
 
-/* What hides behind a bonded link: the sockets tell, else they are taken to share one. */
-static enum meeting meeting_of(const struct matrix *matrix, uint32_t i, uint32_t j)
+static void share_socket(struct build *build, uint32_t i, uint32_t j)
 {
+    uint32_t a = build->socket[i], b = build->socket[j];
+    uint32_t to = a < b ? a : b, from = a < b ? b : a;
+
+    if (to == from)
+        return;
+    for (uint32_t k = 0; k < build->matrix->gpus; k++) {
+        build->socket[k] = build->socket[k] == from ? to : build->socket[k];
+        if (build->apart[from][k])
+            build->apart[to][k] = build->apart[k][to] = true;
+    }
+}
+
+/* Where a matrix does not name the sockets, as virtual machines do not: those share one of which no relation says that they do not. */
+static void guess_sockets(struct build *build)
+{
+    const struct matrix *matrix = build->matrix;
+
+    for (uint32_t i = 0; i < matrix->gpus; i++)
+        build->socket[i] = i;
+    for (uint32_t i = 0; i < matrix->gpus; i++) {
+        for (uint32_t j = 0; j < i; j++)
+            build->apart[i][j] = build->apart[j][i] = matrix->cell[i][j] == SYS;
+    }
+    for (uint32_t i = 0; i < matrix->gpus; i++) {
+        for (uint32_t j = 0; j < i; j++) {
+            if (matrix->cell[i][j] < SYS)
+                share_socket(build, i, j);
+        }
+    }
+    for (uint32_t i = 0; i < matrix->gpus; i++) {
+        for (uint32_t j = 0; j < i; j++) {
+            if (matrix->cell[i][j] >= MEETINGS && !build->apart[build->socket[i]][build->socket[j]])
+                share_socket(build, i, j);
+        }
+    }
+}
+
+/* What hides behind a bonded link: the sockets tell. */
+static enum meeting meeting_of(const struct build *build, uint32_t i, uint32_t j)
+{
+    const struct matrix *matrix = build->matrix;
+
     if (matrix->cell[i][j] < MEETINGS)
         return (enum meeting)matrix->cell[i][j];
+    if (matrix->numa[i] < 0 && matrix->numa[j] < 0)
+        return build->socket[i] == build->socket[j] ? PHB : SYS;
     return matrix->numa[i] == matrix->numa[j] ? PHB : SYS;
 }
 
@@ -340,13 +414,14 @@ static void group_up(struct build *build)
 {
     const struct matrix *matrix = build->matrix;
 
+    guess_sockets(build);
     for (int level = PIX; level < SYS; level++) {
         uint32_t *group = build->group[level];
         for (uint32_t i = 0; i < matrix->gpus; i++)
             group[i] = i;
         for (uint32_t i = 0; i < matrix->gpus; i++) {
             for (uint32_t j = 0; j < i; j++) {
-                if (meeting_of(matrix, i, j) > (enum meeting)level || group[i] == group[j])
+                if (meeting_of(build, i, j) > (enum meeting)level || group[i] == group[j])
                     continue;
                 uint32_t from = group[i] > group[j] ? group[i] : group[j];
                 uint32_t to = group[i] > group[j] ? group[j] : group[i];

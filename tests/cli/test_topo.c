@@ -224,7 +224,7 @@ Test(topo, hidden_gpus_boxes_and_switches_are_what_they_are)
     cr_expect(cJSON_IsFalse(cJSON_GetObjectItem(pair(json, 0, 4), "over_links")));
     cJSON_Delete(json);
     json = json_of(ARGV(command, "topo", "--sim", "dgx2,vram=64M", "--json"), NULL, NULL);
-    expect_text(pair(json, 0, 15), "relation", "SYS"); /* bonded links are those through one switch */
+    expect_text(pair(json, 0, 15), "relation", "NV6"); /* over two switches */
     cr_expect(cJSON_IsTrue(cJSON_GetObjectItem(pair(json, 0, 15), "over_links")));
     expect_near(pair(json, 0, 15), "gbps", 150);
     cJSON_Delete(json);

@@ -148,6 +148,49 @@ Test(topology, reads_what_nvidia_smi_really_prints)
     hr_topology_destroy(topology);
 }
 
+/* In virtual machines the column of the sockets often says N/A: SYS alone tells that there are two. */
+Test(topology, a_matrix_need_not_name_the_sockets)
+{
+    for (size_t i = 0; i < MACHINE_COUNT; i++) {
+        struct hr_topology *topology = read_machine(machines[i]), *again = NULL;
+        struct hr_text_error error = {0};
+        for (uint32_t e = 0; e < topology->element_count; e++)
+            topology->elements[e].numa = -1;
+        char *text = hr_topology_print_matrix(topology);
+        int rc = hr_topology_read_matrix(text, strlen(text), 0, &again, &error);
+        cr_assert_eq(rc, 0, "%s: line %u: %s", machines[i], error.line, error.text);
+        char *printed = hr_topology_print_matrix(again);
+        cr_expect_str_eq(printed, text);
+        free(text);
+        free(printed);
+        hr_topology_destroy(topology);
+        hr_topology_destroy(again);
+    }
+}
+
+/* As in a DGX-2: two boards, each with switches of its own, which are linked to those of the other. */
+Test(topology, links_over_two_switches_are_links)
+{
+    struct hr_topology *topology = hr_topology_create();
+    char text[16];
+
+    for (uint32_t i = 0; i < 4; i++)
+        cr_assert_eq(hr_topology_add(topology, HR_ELEMENT_GPU, NULL), (int)i);
+    for (uint32_t i = 4; i < 8; i++)
+        cr_assert_eq(hr_topology_add(topology, HR_ELEMENT_SWITCH, NULL), (int)i);
+    for (uint32_t gpu = 0; gpu < 4; gpu++) { /* switches 4 and 5 on the first board, 6 and 7 on the other */
+        for (uint32_t side = 0; side < 2; side++)
+            cr_assert_eq(hr_topology_join(topology, gpu, 4 + gpu / 2 * 2 + side, HR_LINK_NVLINK, 1, 25, 700), 0);
+    }
+    cr_assert_eq(hr_topology_join(topology, 4, 6, HR_LINK_NVLINK, 2, 25, 700), 0);
+    cr_assert_eq(hr_topology_join(topology, 5, 7, HR_LINK_NVLINK, 2, 25, 700), 0);
+    for (uint32_t other = 1; other < 4; other++) {
+        hr_topology_relation(topology, 0, other, text);
+        cr_expect_str_eq(text, "NV2", "GPU0 and GPU%u: %s", other, text);
+    }
+    hr_topology_destroy(topology);
+}
+
 static void refuses_xml(const char *text, uint32_t line, const char *word)
 {
     struct hr_topology *topology;

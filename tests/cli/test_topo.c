@@ -228,7 +228,10 @@ Test(topo, hidden_gpus_boxes_and_switches_are_what_they_are)
     cr_expect(cJSON_IsTrue(cJSON_GetObjectItem(pair(json, 0, 15), "over_links")));
     expect_near(pair(json, 0, 15), "gbps", 150);
     cJSON_Delete(json);
-    char *out = output(ARGV(command, "topo", "--sim", "h200,vram=64M"), NULL);
+    char *out = output(ARGV(command, "topo", "--sim", "h200,gpus=2,vram=64M", "--measure"), NULL);
+    cr_expect(strstr(out, "GPU0 to GPU1\t380.0 direct, as measured") != NULL, "%s", out);
+    free(out);
+    out = output(ARGV(command, "topo", "--sim", "h200,vram=64M"), NULL);
     cr_expect(strstr(out, "1 GPU") != NULL && strstr(out, "Routes") == NULL, "%s", out);
     free(out);
 }

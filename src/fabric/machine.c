@@ -13,6 +13,8 @@
 #include "fabric/discover.h"
 #include "fabric/portcount.h"
 #include "fabric/routers.h"
+#include "fabric/verify.h"
+#include "stats/stats.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -220,6 +222,22 @@ static void publish(struct hr_fabric *fabric) HR_REQUIRES(change_lock)
         hr_log(HR_LOG_WARN, "the routers could not be given tables: %s", strerror(-rc));
 }
 
+/* The log keeps what stderr was told, each pair once. */
+static void note_bad_ways(const struct hr_discovery *found)
+{
+    for (uint32_t from = 0; found && from < found->gpus; from++) {
+        for (uint32_t to = 0; to < found->gpus; to++) {
+            const struct hr_pair *there = &found->pair[from * found->gpus + to];
+            bool both = found->pair[to * found->gpus + from].state == there->state;
+            char text[HR_VERIFY_TEXT_BYTES];
+            if (there->state <= HR_PAIR_GOOD || (both && to < from))
+                continue;
+            hr_verify_describe(found, from, to, both, text);
+            hr_stats_event("path", text);
+        }
+    }
+}
+
 /*
  * Discovery finds out which ways are good, everywhere, at the first call. How links are, routers that tell it know best; elsewhere it is
  * what NVML says now.
@@ -229,8 +247,11 @@ static int read_topology(const struct hr_fabric *fabric, struct hr_topology **to
     struct hr_text_error why = {0};
     int rc = 0;
 
-    if (!fabric->routers || !hr_discovery_of_process())
+    bool first = !hr_discovery_of_process();
+    if (!fabric->routers || first)
         rc = hr_discover(topology_out, &why);
+    if (first)
+        note_bad_ways(hr_discovery_of_process());
     if (rc != 0)
         hr_log(HR_LOG_INFO, "what the machine looks like was not found out: %s", why.text);
     if (!fabric->routers)

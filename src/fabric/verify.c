@@ -373,6 +373,16 @@ static void close_untried(struct run *run)
                run->hangs);
 }
 
+void hr_verify_describe(const struct hr_discovery *discovery, uint32_t from, uint32_t to, bool both, char *text_out)
+{
+    const struct hr_pair *pair = &discovery->pair[from * discovery->gpus + to];
+
+    snprintf(text_out, HR_VERIFY_TEXT_BYTES,
+             "GPU %u %s GPU %u (%s, %s): %s, whatever the driver says; another way is used", from, both ? "and" : "to",
+             to, discovery->gpu[from].bus_id, discovery->gpu[to].bus_id,
+             hr_pair_complaint((enum hr_pair_state)pair->state));
+}
+
 static void name_if_bad(struct hr_discovery *discovery, uint32_t from, uint32_t to)
 {
     struct hr_pair *pair = &discovery->pair[from * discovery->gpus + to];
@@ -381,11 +391,11 @@ static void name_if_bad(struct hr_discovery *discovery, uint32_t from, uint32_t 
     if (pair->state <= HR_PAIR_GOOD || pair->named)
         return;
     bool both = back->state == pair->state && !back->named;
+    char text[HR_VERIFY_TEXT_BYTES];
     pair->named = true;
     back->named = back->named || both;
-    hr_log(HR_LOG_WARN, "GPU %u %s GPU %u (%s, %s): %s, whatever the driver says; another way is used", from,
-           both ? "and" : "to", to, discovery->gpu[from].bus_id, discovery->gpu[to].bus_id,
-           hr_pair_complaint((enum hr_pair_state)pair->state));
+    hr_verify_describe(discovery, from, to, both, text);
+    hr_log(HR_LOG_WARN, "%s", text);
 }
 
 static void name_bad_pairs(struct hr_discovery *discovery)

@@ -21,6 +21,10 @@
  */
 void hr_verify(struct hr_discovery *discovery, enum hr_discover_copies copies);
 
+/* What is said of a pair whose state is bad, or of `both` directions, in one line of up to HR_VERIFY_TEXT_BYTES. Pure. */
+#define HR_VERIFY_TEXT_BYTES 240
+void hr_verify_describe(const struct hr_discovery *discovery, uint32_t from, uint32_t to, bool both, char *text_out);
+
 /* The command to start in place of the one that is found; the command itself says so. Before hr_verify, and not afterwards. */
 void hr_verify_use_command(const char *path);
 

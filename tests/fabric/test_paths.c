@@ -178,6 +178,21 @@ static double figure(const char *json, const char *row, const char *name)
     return strtod(strchr(member, ':') + 1, NULL);
 }
 
+/* What stderr was told of the bad way stands in the log, once. */
+static void expect_event(const char *log)
+{
+    char line[4096];
+    int count = 0;
+    FILE *f = fopen(log, "re");
+
+    cr_assert(f);
+    while (fgets(line, sizeof line, f))
+        count += strstr(line, "\"event\":\"path\"") && strstr(line, "GPU 0 and GPU 1") &&
+                 strstr(line, "copies arrive wrong");
+    fclose(f);
+    cr_expect_eq(count, 1, "%d events", count);
+}
+
 static void tell_ways(const char *deny, bool by_ports)
 {
     char folder[] = "/tmp/headroom-traffic-XXXXXX", log[64], stats[96];
@@ -189,6 +204,7 @@ static void tell_ways(const char *deny, bool by_ports)
     char *json = report_of(log);
     const char *bad = "\"from\":\t0,\n\t\t\t\"to\":\t1,", *good = "\"from\":\t0,\n\t\t\t\"to\":\t2,";
     cr_expect_eq(told.wrong, 0);
+    expect_event(log);
     cr_expect_eq(figure(json, bad, "direct_bytes"), 0, "%s", json);
     cr_expect_eq(figure(json, bad, "relayed_bytes"), 0, "%s", json);
     cr_expect_gt(figure(json, bad, "staged_bytes"), 0, "%s", json);

@@ -2,8 +2,9 @@
  * The per-device page table of simgpu: device virtual address -> host alias mapping, access rights, backing tier.
  *
  * A flat table of one 8-byte entry per 2 MiB page over the 47-bit address space (a sparse, MAP_NORESERVE mapping), so that a
- * kernel's access is one load and a few shifts. Writers (map, unmap, set-access) store whole entries atomically; readers
- * (kernels, copy engines) load them relaxed: an access that races with an unmap sees either state, as on hardware.
+ * kernel's access is one load and a few shifts. Writers (map, unmap, set-access, first touch) store whole entries with
+ * release and readers (kernels, copy engines) load them with acquire, so that whoever finds an entry finds its page filled; an
+ * access that races with an unmap sees either state, as on hardware.
  */
 #ifndef SG_PAGETABLE_H
 #define SG_PAGETABLE_H
@@ -70,7 +71,7 @@ static inline void *sg_translate(const struct sg_pagetable *pt, uint64_t va, uns
 {
     if (va >> SG_VA_BITS)
         return NULL;
-    uint64_t e = atomic_load_explicit(&pt->pte[va >> SG_PAGE_SHIFT], memory_order_relaxed);
+    uint64_t e = atomic_load_explicit(&pt->pte[va >> SG_PAGE_SHIFT], memory_order_acquire);
     if (e & SG_PTE_SLOW) {
         void *host = pt->translate_slow(pt, va, bytes, how, tier_out);
         if (host)

@@ -219,6 +219,43 @@ static void print_traffic(const cJSON *counters)
     printf("\n");
 }
 
+/* What the traffic's rows have of a figure, over all pairs of GPUs. */
+static double traffic_sum(const cJSON *traffic, const char *name)
+{
+    const cJSON *row;
+    double total = 0;
+
+    cJSON_ArrayForEach(row, traffic)
+    {
+        total += hr_cli_json_number(row, name, 0);
+    }
+    return total;
+}
+
+/* The rows count what is passed on at every step; the counter has each byte once. */
+static void print_between_gpus(const struct hr_cli_run_record *record, const cJSON *counters)
+{
+    const cJSON *traffic =
+        cJSON_GetObjectItemCaseSensitive(record->summary != NULL ? record->summary : record->interval, "traffic");
+    char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES];
+    double direct = traffic_sum(traffic, "direct_bytes"), staged = traffic_sum(traffic, "staged_bytes");
+    double relayed = hr_cli_json_number(counters, "transfer_relayed_bytes", traffic_sum(traffic, "relayed_bytes"));
+
+    if (!(direct + relayed + staged > 0)) {
+        return;
+    }
+    print_label("between GPUs");
+    printf("%s directly, %s over other GPUs, %s through host memory", bytes_text(direct, a), bytes_text(relayed, b),
+           bytes_text(staged, c));
+    if (counter(counters, "transfer_again_bytes") > 0) {
+        printf(", %s again after a link failed", bytes_text(counter(counters, "transfer_again_bytes"), a));
+    }
+    if (counter(counters, "route_switches") > 0) {
+        printf(", %s changes of route", count_text(counter(counters, "route_switches"), a));
+    }
+    printf(" (by GPU: headroom topo --report)\n");
+}
+
 static void print_stalls(const struct hr_cli_run_record *record, const cJSON *counters)
 {
     static const struct {
@@ -376,6 +413,7 @@ void hr_cli_report_print(const char *path, const struct hr_cli_run_record *recor
     print_peaks(record);
     if (counters != NULL) {
         print_traffic(counters);
+        print_between_gpus(record, counters);
         print_stalls(record, counters);
     }
     print_events(record);

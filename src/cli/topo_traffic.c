@@ -17,6 +17,11 @@ static void print_traffic(const char *path, const cJSON *line, bool ended)
     const cJSON *traffic = cJSON_GetObjectItemCaseSensitive(line, "traffic"), *item;
     const cJSON *ports = cJSON_GetObjectItemCaseSensitive(line, "ports");
 
+    if (cJSON_GetArraySize(traffic) == 0) {
+        printf("%s: %.3f s%s: nothing went between GPUs\n", path, hr_cli_json_number(line, "t_ns", 0) / 1e9,
+               ended ? "" : " so far");
+        return;
+    }
     printf("%s: %.3f s%s\n\n", path, hr_cli_json_number(line, "t_ns", 0) / 1e9, ended ? "" : " so far");
     printf("from\tto\tcopies\tdirect MB\trelayed MB\tthrough host MB\n");
     cJSON_ArrayForEach(item, traffic)
@@ -72,7 +77,8 @@ int hr_cli_topo_traffic(const char *path, bool json)
     if (rc != 0)
         status = HR_CLI_FAILED;
     else if (line == NULL)
-        status = hr_cli_fail(HR_CLI_FAILED, "%s has no figures yet", path);
+        status =
+            hr_cli_fail(HR_CLI_FAILED, "%s has no figures yet (a running job writes them every few seconds)", path);
     else if (!cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(line, "traffic")))
         status = hr_cli_fail(HR_CLI_FAILED, "%s is of a job with one GPU", path);
     else if (json)

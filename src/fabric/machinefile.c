@@ -15,6 +15,7 @@
 
 #define MAX_BYTES (16u << 20)
 #define MAX_LINE 256
+#define BYTE_ORDER_MARK "\xef\xbb\xbf" /* as some editors begin UTF-8 with */
 
 char *hr_source_read(const char *path, size_t most_bytes, size_t *bytes_out)
 {
@@ -68,9 +69,10 @@ int hr_discover_file(const char *path, struct hr_topology **out, struct hr_text_
         hr_text_refuse(why, 0, "%s", code == EINVAL ? "not a regular file of at most 16 MiB" : strerror(code));
         return -code;
     }
-    size_t blank = strspn(text, " \t\r\n");
-    int rc = text[blank] == '<' ? hr_topology_read_xml(text, bytes, out, why)
-                                : hr_topology_read_matrix(text, bytes, 0, out, why);
+    size_t mark = strncmp(text, BYTE_ORDER_MARK, sizeof BYTE_ORDER_MARK - 1) == 0 ? sizeof BYTE_ORDER_MARK - 1 : 0;
+    size_t first = mark + strspn(text + mark, " \t\r\n");
+    int rc = text[first] == '<' ? hr_topology_read_xml(text, bytes, out, why)
+                                : hr_topology_read_matrix(text + mark, bytes - mark, 0, out, why);
     free(text);
     char *extras = rc == 0 ? read_extras(path, &extras_bytes) : NULL;
     if (extras) {

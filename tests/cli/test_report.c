@@ -115,6 +115,36 @@ Test(report, tells_what_gpus_have_lent_each_other)
                             "out 1.0 GiB, in 512.0 MiB, called in by the lender 4.0 MiB; lent at the end 0 B"));
 }
 
+#define TRAFFIC                                                                                                        \
+    "\"traffic\":[{\"from\":0,\"to\":1,\"copies\":3,\"direct_bytes\":3145728,\"relayed_bytes\":2097152,"               \
+    "\"staged_bytes\":0},{\"from\":1,\"to\":2,\"copies\":3,\"direct_bytes\":1048576,\"relayed_bytes\":2097152,"        \
+    "\"staged_bytes\":524288}]"
+
+Test(report, tells_what_went_between_gpus_whether_the_job_has_ended_or_not)
+{
+    static const char *const lines[] = {"{\"type\":\"summary\",\"exit\":\"normal\"", "{\"type\":\"interval\""};
+    char text[4096];
+
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        snprintf(text, sizeof text,
+                 START "%s,\"t_ns\":1," TRAFFIC ",\"counters\":{\"transfer_relayed_bytes\":2097152,"
+                       "\"transfer_again_bytes\":1024,\"route_switches\":2}}\n",
+                 lines[i]);
+        struct hr_test_result r = report(text);
+        expect_ok_with(&r,
+                       ARGV("between GPUs    4.0 MiB directly, 2.0 MiB over other GPUs, 512.0 KiB through host memory, "
+                            "1.0 KiB again after a link failed, 2 changes of route"));
+    }
+}
+
+Test(report, nothing_is_said_of_ways_between_gpus_where_nothing_took_one)
+{
+    struct hr_test_result r = report(START "{\"type\":\"summary\",\"t_ns\":1,\"exit\":\"normal\",\"traffic\":[],"
+                                           "\"counters\":{\"transfer_relayed_bytes\":0}}\n");
+    cr_expect(strstr(r.out, "between GPUs") == NULL, "%s", r.out);
+    expect_ok_with(&r, ARGV("hit rate"));
+}
+
 Test(report, a_log_cut_off_by_a_kill_gives_the_last_interval)
 {
     struct hr_test_result r = report(START INTERVAL "{\"type\":\"interval\",\"t_ns\":20000");

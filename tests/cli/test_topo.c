@@ -301,6 +301,25 @@ Test(topo, a_bad_topology_file_is_named_in_one_line_and_done_without)
     }
 }
 
+Test(topo, a_byte_order_mark_is_no_part_of_a_file)
+{
+    char command_line[768], path[128];
+
+    for (int matrix = 0; matrix < 2; matrix++) {
+        snprintf(path, sizeof path, "%s/marked", folder);
+        if (matrix) {
+            write_file(path, "\xef\xbb\xbf\tGPU0\tGPU1\nGPU0\t X \tNV2\nGPU1\tNV2\t X \n");
+        } else {
+            snprintf(command_line, sizeof command_line, "(printf '\\357\\273\\277'; cat %s) > %s",
+                     machine_file("square4"), path);
+            cr_assert(system(command_line) == 0);
+        }
+        char *out = output(ARGV(command, "topo", "--file", path), NULL);
+        cr_expect(strstr(out, "GPU0\t X \tNV2") != NULL, "%s", out);
+        free(out);
+    }
+}
+
 Test(topo, extras_beside_a_file_have_the_last_word)
 {
     char path[640];

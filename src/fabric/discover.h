@@ -26,11 +26,13 @@ struct hr_pair {
     bool access;       /* the first can reach the second's memory, as the driver says */
     bool atomics;      /* natively, over the link */
     bool named;        /* a state that is bad was logged */
+    bool kept;         /* the state is what an earlier process found */
     uint8_t state;     /* enum hr_pair_state */
     int32_t rank;      /* the driver's: 0 is the best; -1 = it tells none */
     double gbps;       /* measured, both GPUs otherwise idle; 0 = not measured */
     uint32_t links;    /* direct ones that carried it: links that go down later take their share with them */
     uint32_t start_ns; /* measured: what a copy takes besides its bytes */
+    uint64_t found_s;  /* when the state was found, seconds since 1970 */
 };
 
 struct hr_discovered_gpu {

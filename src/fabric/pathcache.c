@@ -18,11 +18,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HEAD "headroom paths 1\n"
+#define HEAD "headroom paths 2\n"
 #define MAX_BYTES (4u << 20)
 #define MAX_KEPT (1u << 20) /* of other machines' lines */
 #define MAX_LINE 256
-#define WORDS 7
+#define WORDS 8
 
 /* Good, corrupts, ...: as in enum hr_pair_state. "host" lines are about one GPU. */
 static const char *const states[] = {"unproven", "good", "corrupts", "hangs", "fails"};
@@ -92,10 +92,10 @@ static int gpu_of(const struct hr_discovery *discovery, const char *id)
     return -1;
 }
 
-/* path DRIVER FROM TO STATE MBPS START_NS, or host DRIVER GPU - - TO_HOST_MBPS FROM_HOST_MBPS */
+/* path DRIVER FROM TO STATE MBPS START_NS SECONDS, or host DRIVER GPU - - TO_HOST_MBPS FROM_HOST_MBPS - */
 static void take_line(struct hr_discovery *discovery, char *word[WORDS])
 {
-    uint64_t first, second;
+    uint64_t first, second, found_s;
     int from = gpu_of(discovery, word[2]);
 
     if (strcmp(word[1], discovery->driver) != 0 || from < 0 || !hr_text_unsigned(word[5], 0, 1000000000, &first) ||
@@ -108,12 +108,15 @@ static void take_line(struct hr_discovery *discovery, char *word[WORDS])
     }
     int to = gpu_of(discovery, word[3]);
     for (uint8_t state = HR_PAIR_GOOD; to >= 0 && state < sizeof states / sizeof *states; state++) {
-        if (strcmp(word[0], "path") != 0 || strcmp(word[4], states[state]) != 0)
+        if (strcmp(word[0], "path") != 0 || strcmp(word[4], states[state]) != 0 ||
+            !hr_text_unsigned(word[7], 0, UINT64_MAX, &found_s))
             continue;
         struct hr_pair *pair = &discovery->pair[(uint32_t)from * discovery->gpus + (uint32_t)to];
         pair->state = state;
         pair->gbps = (double)first / 1000;
         pair->start_ns = (uint32_t)second;
+        pair->found_s = found_s;
+        pair->kept = true;
     }
 }
 
@@ -161,14 +164,15 @@ static void add_machine(struct hr_text *out, const struct hr_discovery *discover
 
     for (uint32_t i = 0; i < discovery->gpus; i++) {
         const struct hr_discovered_gpu *gpu = &discovery->gpu[i];
-        snprintf(line, sizeof line, "host %s %s - - %llu %llu", discovery->driver, gpu->id, mbps(gpu->to_host_gbps),
+        snprintf(line, sizeof line, "host %s %s - - %llu %llu -", discovery->driver, gpu->id, mbps(gpu->to_host_gbps),
                  mbps(gpu->from_host_gbps));
         if (gpu->to_host_gbps > 0)
             add_line(out, line);
         for (uint32_t j = 0; j < discovery->gpus; j++) {
             const struct hr_pair *pair = &discovery->pair[i * discovery->gpus + j];
-            snprintf(line, sizeof line, "path %s %s %s %s %llu %u", discovery->driver, gpu->id, discovery->gpu[j].id,
-                     states[pair->state], mbps(pair->gbps), pair->start_ns);
+            snprintf(line, sizeof line, "path %s %s %s %s %llu %u %llu", discovery->driver, gpu->id,
+                     discovery->gpu[j].id, states[pair->state], mbps(pair->gbps), pair->start_ns,
+                     (unsigned long long)pair->found_s);
             if (pair->state != HR_PAIR_UNPROVEN)
                 add_line(out, line);
         }

@@ -12,6 +12,7 @@
 #include "driver/driver.h"
 #include "fabric/pathcache.h"
 #include "fabric/text.h"
+#include "fabric/turn.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MOST_HANGS 4
@@ -28,6 +30,7 @@
 #define GRACE_NS UINT64_C(5000000000)  /* beyond the helper's own timer */
 #define WAIT_NS UINT64_C(5000000000)   /* where the setting says neither */
 #define LINE_BYTES 128
+#define KEEP_BAD_S UINT64_C(604800) /* a bad way may have been mended, and a slow moment may have looked like a hang */
 
 struct item { /* a pair, or one GPU twice: its way to the host and back */
     uint32_t from, to;
@@ -40,6 +43,7 @@ struct run {
     uint32_t hangs;
     uint32_t learned; /* items that something was found out about */
     uint64_t wait_ns; /* for one copy */
+    bool again;       /* whatever is known */
 };
 
 /* What one helper has told so far. */
@@ -161,6 +165,8 @@ static void learn(struct run *run, const struct item *item, enum hr_pair_state s
     pair->state = (uint8_t)state;
     pair->gbps = state == HR_PAIR_GOOD ? (double)first / 1000 : 0;
     pair->start_ns = state == HR_PAIR_GOOD ? (uint32_t)second : 0;
+    pair->found_s = (uint64_t)time(NULL);
+    pair->kept = false;
 }
 
 /* "ready", "begin ITEM", "end ITEM good|corrupts|fails|skipped NUMBER NUMBER"; anything else is passed over. */
@@ -311,49 +317,138 @@ static bool worth_trying(const struct hr_discovery *discovery, uint32_t from, ui
            (discovery->pair[from * discovery->gpus + to].access || discovery->pair[to * discovery->gpus + from].access);
 }
 
-static bool list_items(struct run *run, bool again)
+/* What is settled by hardware and its settings changes with a boot at most, but for what was no hang, only slow. */
+static bool is_old(const struct hr_pair *pair)
+{
+    uint64_t now_s = (uint64_t)time(NULL);
+    struct timespec up = {0};
+
+    clock_gettime(CLOCK_BOOTTIME, &up);
+    return pair->found_s > now_s || now_s - pair->found_s > KEEP_BAD_S ||
+           now_s - pair->found_s > (uint64_t)up.tv_sec + 1;
+}
+
+static bool is_missing(const struct run *run, uint32_t from, uint32_t to)
+{
+    const struct hr_discovery *discovery = run->discovery;
+    const struct hr_pair *pair = &discovery->pair[from * discovery->gpus + to];
+
+    if (from == to)
+        return run->again || discovery->gpu[from].to_host_gbps <= 0;
+    return worth_trying(discovery, from, to) &&
+           (run->again || pair->state == HR_PAIR_UNPROVEN || (pair->state > HR_PAIR_GOOD && is_old(pair)));
+}
+
+/* Those before are dropped. */
+static bool list_items(struct run *run)
 {
     struct hr_discovery *discovery = run->discovery;
 
+    free(run->items);
+    run->count = 0;
     run->items = calloc((size_t)discovery->gpus * discovery->gpus, sizeof *run->items);
     bool open[HR_TOPOLOGY_MAX_PORTS]; /* as many as discovery takes */
     for (uint32_t i = 0; i < discovery->gpus; i++)
         open[i] = is_open(discovery, i);
     for (uint32_t i = 0; run->items && i < discovery->gpus; i++) {
         for (uint32_t j = 0; j < discovery->gpus; j++) {
-            struct item item = {i, j};
-            if (!open[i] || !open[j])
-                continue;
-            if (again && i != j)
-                *pair_of(run, &item) = (struct hr_pair){.access = pair_of(run, &item)->access,
-                                                        .atomics = pair_of(run, &item)->atomics,
-                                                        .rank = pair_of(run, &item)->rank};
-            if (i == j ? again || discovery->gpu[i].to_host_gbps <= 0
-                       : worth_trying(discovery, i, j) && pair_of(run, &item)->state == HR_PAIR_UNPROVEN)
-                run->items[run->count++] = item;
+            if (open[i] && open[j] && is_missing(run, i, j))
+                run->items[run->count++] = (struct item){i, j};
         }
     }
     return run->items != NULL;
 }
 
-static void copy_and_see(struct run *run, bool again, const char *place)
+static uint32_t count_hangs(const struct hr_discovery *discovery)
+{
+    uint32_t hangs = 0;
+
+    for (uint32_t i = 0; i < discovery->gpus; i++) {
+        for (uint32_t j = 0; j < i; j++)
+            hangs += discovery->pair[i * discovery->gpus + j].state == HR_PAIR_HANGS;
+    }
+    return hangs;
+}
+
+/*
+ * Waits while another process tries copies for the same file, as long as that leaves less to try: where it cannot write the file all go on at
+ * once. What it found to hang counts as found here, or each process in turn would lose the time of a few more. *turn_out may hold
+ * nothing. false: nothing is left to try, or no memory.
+ */
+static bool wait_for_turn(struct run *run, const char *place, struct hr_turn *turn_out)
+{
+    uint64_t deadline_ns = hr_clock_ns() + START_NS + MOST_HANGS * (run->wait_ns + GRACE_NS);
+    enum hr_turn_answer answer;
+    uint32_t before;
+
+    do {
+        before = run->count;
+        answer = hr_turn_take(place, deadline_ns, turn_out);
+        hr_pathcache_read(place, run->discovery);
+        if (!list_items(run))
+            return false;
+        if (answer == HR_TURN_WAITED && !run->again)
+            run->hangs = count_hangs(run->discovery);
+    } while (answer == HR_TURN_WAITED && run->count > 0 && run->hangs < MOST_HANGS &&
+             (run->again || run->count < before));
+    return run->count > 0;
+}
+
+/* What is known of the pairs to try must not look like what they are about to show. The copy of it is NULL without memory. */
+static struct hr_pair *forget(struct run *run)
+{
+    struct hr_discovery *discovery = run->discovery;
+    size_t bytes = (size_t)discovery->gpus * discovery->gpus * sizeof *discovery->pair;
+    struct hr_pair *before = malloc(bytes);
+
+    if (before)
+        memcpy(before, discovery->pair, bytes);
+    for (uint32_t i = 0; before && i < run->count; i++) {
+        struct hr_pair *pair = pair_of(run, &run->items[i]);
+        *pair = (struct hr_pair){.access = pair->access, .atomics = pair->atomics, .rank = pair->rank};
+    }
+    return before;
+}
+
+/* What nobody came to try is as bad as it was. */
+static void remember_bad(struct run *run, const struct hr_pair *before)
+{
+    for (uint32_t i = 0; i < run->discovery->gpus * run->discovery->gpus; i++) {
+        if (run->discovery->pair[i].state == HR_PAIR_UNPROVEN && before[i].state > HR_PAIR_GOOD)
+            run->discovery->pair[i] = before[i];
+    }
+}
+
+static void keep(const struct run *run, const char *place)
+{
+    int rc = run->learned > 0 && place ? hr_pathcache_write(place, run->discovery) : 0;
+
+    if (rc != 0)
+        hr_log(hr_config()->topo_cache[0] ? HR_LOG_WARN : HR_LOG_INFO, "cannot keep what copies have shown in %s: %s",
+               place, rc == -EINVAL ? "it is not a regular file" : strerror(-rc));
+}
+
+static void copy_and_see(struct run *run, const char *place)
 {
     char command[PATH_MAX];
+    struct hr_turn turn = {-1};
 
-    if (!list_items(run, again) || run->count == 0)
+    if (!list_items(run) || run->count == 0)
         return;
     if (!find_command(command)) {
         hr_log_once(HR_LOG_INFO, "no headroom command beside the library: copies between GPUs are not tried");
         return;
     }
-    run_all(run, command);
-    if (run->learned > 0 && place) {
-        int rc = hr_pathcache_write(place, run->discovery);
-        if (rc != 0)
-            hr_log(hr_config()->topo_cache[0] ? HR_LOG_WARN : HR_LOG_INFO,
-                   "cannot keep what copies have shown in %s: %s", place,
-                   rc == -EINVAL ? "it is not a regular file" : strerror(-rc));
+    if (!place || wait_for_turn(run, place, &turn)) {
+        struct hr_pair *before = forget(run);
+        if (before) {
+            run_all(run, command);
+            remember_bad(run, before);
+            keep(run, place);
+        }
+        free(before);
     }
+    hr_turn_end(&turn);
 }
 
 /* What could not be tried because too much hung is not used: it would hang the job. */
@@ -376,11 +471,16 @@ static void close_untried(struct run *run)
 void hr_verify_describe(const struct hr_discovery *discovery, uint32_t from, uint32_t to, bool both, char *text_out)
 {
     const struct hr_pair *pair = &discovery->pair[from * discovery->gpus + to];
+    time_t found_s = (time_t)pair->found_s;
+    struct tm date;
+    char when[64] = "";
 
+    if (pair->kept && gmtime_r(&found_s, &date))
+        strftime(when, sizeof when, " (found on %Y-%m-%d; `headroom topo --measure` tries again)", &date);
     snprintf(text_out, HR_VERIFY_TEXT_BYTES,
-             "GPU %u %s GPU %u (%s, %s): %s, whatever the driver says; another way is used", from, both ? "and" : "to",
-             to, discovery->gpu[from].bus_id, discovery->gpu[to].bus_id,
-             hr_pair_complaint((enum hr_pair_state)pair->state));
+             "GPU %u %s GPU %u (%s, %s): %s, whatever the driver says; another way is used%s", from,
+             both ? "and" : "to", to, discovery->gpu[from].bus_id, discovery->gpu[to].bus_id,
+             hr_pair_complaint((enum hr_pair_state)pair->state), when);
 }
 
 static void name_if_bad(struct hr_discovery *discovery, uint32_t from, uint32_t to)
@@ -408,7 +508,7 @@ static void name_bad_pairs(struct hr_discovery *discovery)
 
 void hr_verify(struct hr_discovery *discovery, enum hr_discover_copies copies)
 {
-    struct run run = {.discovery = discovery, .wait_ns = hr_config()->verify_wait_ns};
+    struct run run = {.discovery = discovery, .wait_ns = hr_config()->verify_wait_ns, .again = copies == HR_COPIES_ALL};
     char place[PATH_MAX];
 
     if (discovery->gpus < 2)
@@ -419,7 +519,7 @@ void hr_verify(struct hr_discovery *discovery, enum hr_discover_copies copies)
     if (kept)
         hr_pathcache_read(place, discovery);
     if (copies != HR_COPIES_KEPT)
-        copy_and_see(&run, copies == HR_COPIES_ALL, kept ? place : NULL);
+        copy_and_see(&run, kept ? place : NULL);
     close_untried(&run);
     free(run.items);
     name_bad_pairs(discovery);

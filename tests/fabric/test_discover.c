@@ -2,6 +2,7 @@
 #include "fabric/discover.h"
 
 #include "driver/driver.h"
+#include "fabric/pathcache.h"
 #include "fabric/verify.h"
 
 #include <criterion/criterion.h>
@@ -16,13 +17,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void machine(const char *description, const char *faults)
+static void machine_with(const char *description, const char *faults, const char *cache)
 {
     setenv("SIMGPU", description, 1);
     setenv("SIMGPU_LINK", faults, 1);
-    setenv("HEADROOM_TOPO_CACHE", "off", 1);
+    setenv("HEADROOM_TOPO_CACHE", cache, 1);
     cr_assert(hr_driver_load());
     cr_assert_eq(hr_drv.cuInit(0), CUDA_SUCCESS);
+}
+
+static void machine(const char *description, const char *faults)
+{
+    machine_with(description, faults, "off");
 }
 
 static struct hr_topology *discover(void)
@@ -225,4 +231,179 @@ Test(discover, the_helper_keeps_nobody_from_a_gpu_that_takes_one_process)
     cr_expect_eq(found->pair[2].state, HR_PAIR_GOOD);
     cr_expect_gt(found->gpu[0].to_host_gbps, 0);
     hr_topology_destroy(topology);
+}
+
+/* ---- what is kept, and by whom ---- */
+
+static char kept[96];
+
+static void keep_paths(void)
+{
+    strcpy(kept, "/tmp/headroom-kept-XXXXXX");
+    cr_assert_not_null(mkdtemp(kept));
+    strcat(kept, "/paths");
+}
+
+static void drop_paths(void)
+{
+    unlink(kept);
+    *strrchr(kept, '/') = 0;
+    rmdir(kept);
+}
+
+/* As `machine`, with a file for what copies show. */
+static void machine_that_keeps(const char *faults)
+{
+    machine_with("square4,vram=64M", faults, kept);
+}
+
+static struct hr_discovery *discovery(enum hr_discover_copies copies)
+{
+    struct hr_discovery *found = NULL;
+    struct hr_text_error why;
+
+    int rc = hr_discover_machine(copies, &found, &why);
+    cr_assert(rc == 0, "%d: %s", rc, why.text);
+    return found;
+}
+
+static uint8_t state_now(enum hr_discover_copies copies)
+{
+    struct hr_discovery *found = discovery(copies);
+    uint8_t state = found->pair[1].state;
+
+    hr_discovery_destroy(found);
+    return state;
+}
+
+/* As if it had been found so long ago. */
+static void age(uint64_t seconds)
+{
+    struct hr_discovery *found = discovery(HR_COPIES_KEPT);
+
+    for (uint32_t i = 0; i < found->gpus * found->gpus; i++)
+        found->pair[i].found_s -= seconds;
+    cr_assert_eq(hr_pathcache_write(kept, found), 0);
+    hr_discovery_destroy(found);
+}
+
+Test(discover, a_bad_way_is_tried_again_after_a_week_and_a_good_one_is_not)
+{
+    char script[] = "/tmp/headroom-mark-XXXXXX", mark[64];
+
+    keep_paths();
+    machine_that_keeps("corrupt:0-1");
+    hr_verify_use_command(getenv("TEST_HEADROOM"));
+    cr_expect_eq(state_now(HR_COPIES_MISSING), HR_PAIR_CORRUPTS);
+    setenv("SIMGPU_LINK", "", 1); /* mended, for the helper's node */
+    cr_expect_eq(state_now(HR_COPIES_MISSING), HR_PAIR_CORRUPTS, "it was found just now");
+    age(8 * 24 * 3600);
+    cr_expect_eq(state_now(HR_COPIES_KEPT), HR_PAIR_CORRUPTS, "nothing is tried");
+    cr_expect_eq(state_now(HR_COPIES_MISSING), HR_PAIR_GOOD);
+    age(8 * 24 * 3600);
+    use_marking_command(script, mark);
+    cr_expect_eq(state_now(HR_COPIES_MISSING), HR_PAIR_GOOD);
+    cr_expect(access(mark, F_OK) != 0, "good ones were tried again");
+    unlink(script);
+    drop_paths();
+}
+
+Test(discover, a_bad_way_that_cannot_be_tried_again_stays_bad)
+{
+    char script[] = "/tmp/headroom-mark-XXXXXX", mark[64];
+
+    keep_paths();
+    machine_that_keeps("corrupt:0-1");
+    hr_verify_use_command(getenv("TEST_HEADROOM"));
+    cr_expect_eq(state_now(HR_COPIES_MISSING), HR_PAIR_CORRUPTS);
+    age(8 * 24 * 3600);
+    use_marking_command(script, mark); /* which ends without a word */
+    cr_expect_eq(state_now(HR_COPIES_MISSING), HR_PAIR_CORRUPTS);
+    cr_expect(access(mark, F_OK) == 0, "it was not tried");
+    cr_expect_eq(state_now(HR_COPIES_ALL), HR_PAIR_CORRUPTS);
+    hr_verify_use_command("/none");
+    cr_expect_eq(state_now(HR_COPIES_MISSING), HR_PAIR_CORRUPTS);
+    unlink(script);
+    unlink(mark);
+    drop_paths();
+}
+
+/* The command, which leaves a line in a file whenever it is started. */
+static void use_counting_command(char *script, char *lines)
+{
+    char text[512];
+    int fd = mkstemp(script);
+
+    strcpy(lines, script);
+    strcat(lines, ".lines");
+    int length =
+        snprintf(text, sizeof text, "#!/bin/sh\necho x >> %s\nexec %s \"$@\"\n", lines, getenv("TEST_HEADROOM"));
+    cr_assert(fd >= 0 && write(fd, text, (size_t)length) == length && fchmod(fd, 0700) == 0 && close(fd) == 0);
+    hr_verify_use_command(script);
+}
+
+enum { RANKS = 4 };
+
+/* Ranks that begin together; how many of them failed. */
+static int run_ranks(const char *faults, uint8_t want)
+{
+    pid_t rank[RANKS];
+    int start[2], failed = 0;
+
+    cr_assert_eq(pipe(start), 0);
+    for (int i = 0; i < RANKS; i++) {
+        rank[i] = fork();
+        if (rank[i] == 0) {
+            char byte;
+            machine_that_keeps(faults);
+            close(start[1]);
+            if (read(start[0], &byte, 1) != 0)
+                _exit(2);
+            struct hr_discovery *found = discovery(HR_COPIES_MISSING);
+            _exit(found->pair[1].state != want || found->pair[2].state != HR_PAIR_GOOD);
+        }
+    }
+    close(start[0]);
+    close(start[1]);
+    for (int i = 0; i < RANKS; i++) {
+        int status;
+        cr_assert_eq(waitpid(rank[i], &status, 0), rank[i]);
+        failed += status != 0;
+    }
+    return failed;
+}
+
+Test(discover, of_ranks_that_begin_together_one_tries_the_copies_and_all_know)
+{
+    char script[] = "/tmp/headroom-count-XXXXXX", lines[64];
+    struct stat about = {0};
+
+    keep_paths();
+    use_counting_command(script, lines);
+    cr_expect_eq(run_ranks("corrupt:0-1", HR_PAIR_CORRUPTS), 0);
+    cr_expect_eq(stat(lines, &about), 0);
+    cr_expect_leq(about.st_size, 4, "%d starts", (int)about.st_size / 2); /* the helper of a bad pair may not go on */
+    unlink(lines);
+    cr_expect_eq(run_ranks("", HR_PAIR_CORRUPTS), 0);
+    cr_expect(access(lines, F_OK) != 0, "all was known");
+    unlink(script);
+    drop_paths();
+}
+
+/* Where nothing can be kept nobody learns from anybody, and nobody waits in vain for more than one. */
+Test(discover, ranks_that_cannot_keep_what_they_find_all_find_it)
+{
+    char folder[] = "/tmp/headroom-kept-XXXXXX";
+
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(kept, sizeof kept, "%s/file/paths", folder);
+    *strrchr(kept, '/') = 0;
+    FILE *f = fopen(kept, "we"); /* a file where a folder should be */
+    cr_assert(f && fclose(f) == 0);
+    strcat(kept, "/paths");
+    hr_verify_use_command(getenv("TEST_HEADROOM"));
+    cr_expect_eq(run_ranks("corrupt:0-1", HR_PAIR_CORRUPTS), 0);
+    *strrchr(kept, '/') = 0;
+    unlink(kept);
+    rmdir(folder);
 }

@@ -88,11 +88,12 @@ static int parse(int argc, char **argv, struct options *options)
 
 /* ---- the helper ---- */
 
-/* The timer's signal ends the process, whatever it waits in. */
+/* The timer's signal ends the process, whatever it waits in. 0 = no timer; a part of a microsecond is one, not none. */
 static void set_timer(uint64_t wait_ns)
 {
+    uint64_t wait_us = (wait_ns + 999) / 1000;
     struct itimerval timer = {
-        .it_value = {.tv_sec = (time_t)(wait_ns / 1000000000), .tv_usec = (suseconds_t)(wait_ns % 1000000000 / 1000)}};
+        .it_value = {.tv_sec = (time_t)(wait_us / 1000000), .tv_usec = (suseconds_t)(wait_us % 1000000)}};
 
     setitimer(ITIMER_REAL, &timer, NULL);
 }
@@ -136,7 +137,7 @@ static int probe(int argc, char **argv)
     signal(SIGPIPE, SIG_DFL); /* who asked is gone */
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    if (argc < 2 || !hr_text_unsigned(argv[1], 1, UINT64_C(3600000000000), &wait_ns))
+    if (argc < 2 || !hr_text_unsigned(argv[1], 1, HR_MEASURE_MOST_WAIT_NS, &wait_ns))
         return hr_cli_fail(HR_CLI_USAGE, "topo: --probe NS FROM,TO ...");
     if (!hr_driver_load() || hr_drv.cuInit(0) != CUDA_SUCCESS)
         return HR_CLI_FAILED;

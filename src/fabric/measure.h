@@ -7,6 +7,8 @@
 
 #include "fabric/discover.h"
 
+#define HR_MEASURE_MOST_WAIT_NS UINT64_C(3600000000000) /* the longest that one copy is given */
+
 struct hr_measured {
     enum hr_pair_state state; /* HR_PAIR_UNPROVEN: no memory to try it with, or no such GPU */
     uint64_t mbps;            /* 0 = not measured */

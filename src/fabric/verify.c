@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "driver/driver.h"
+#include "fabric/measure.h"
 #include "fabric/pathcache.h"
 #include "fabric/text.h"
 #include "fabric/turn.h"
@@ -516,6 +517,8 @@ void hr_verify(struct hr_discovery *discovery, enum hr_discover_copies copies)
     bool kept = hr_pathcache_place(place, sizeof place);
     if (run.wait_ns == 0)
         run.wait_ns = WAIT_NS;
+    if (run.wait_ns > HR_MEASURE_MOST_WAIT_NS)
+        run.wait_ns = HR_MEASURE_MOST_WAIT_NS;
     if (kept)
         hr_pathcache_read(place, discovery);
     if (copies != HR_COPIES_KEPT)

@@ -1,6 +1,7 @@
 /* `headroom topo` as a whole program, on machine files and on simulated nodes. */
 #include <cjson/cJSON.h>
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -477,6 +478,32 @@ Test(topo, a_path_that_hangs_is_found_in_time_and_the_others_are_still_tried)
     cr_expect(hr_test_is_one_line(kept), "%s", kept);
     free(kept);
     cJSON_Delete(json);
+}
+
+Test(topo, any_time_that_the_setting_takes_is_one_that_trials_take)
+{
+    static const char *const waits[] = {"HEADROOM_VERIFY_WAIT=7200s", "HEADROOM_VERIFY_WAIT=100000000s"};
+    char *err;
+
+    for (size_t i = 0; i < sizeof waits / sizeof waits[0]; i++) {
+        cJSON *json = json_of(ARGV(command, "topo", "--sim", "square4,vram=64M", "--measure", "--json"),
+                              ENV("SIMGPU_LINK=corrupt:0-1", waits[i]), &err);
+        expect_text(pair(json, 0, 1), "state", "corrupts");
+        free(err);
+        cJSON_Delete(json);
+    }
+}
+
+/* Its timer is in whole microseconds, and one of none would never ring. */
+Test(topo, a_helper_that_is_given_less_than_its_timer_can_count_ends_all_the_same)
+{
+    char driver[600];
+
+    snprintf(driver, sizeof driver, "HEADROOM_DRIVER=%s/libcuda.so.1", getenv("TEST_SIMGPU"));
+    struct hr_test_result r = hr_test_run(ARGV(command, "topo", "--probe", "500", "0000:10:00.0,0000:18:00.0"),
+                                          ENV(driver, "SIMGPU=square4,vram=64M", "SIMGPU_LINK=hang:0-1"));
+    cr_expect(WIFSIGNALED(r.status) && WTERMSIG(r.status) == SIGALRM, "status %x, %s", (unsigned)r.status, r.out);
+    hr_test_result_finish(&r);
 }
 
 /* Ten cards below one socket: each reaches nine others over PCIe, and has eight connections. */

@@ -113,48 +113,32 @@ static int report_timeline(int argc, char **argv)
     return hr_cli_timeline(file, svg);
 }
 
-int hr_cli_report(int argc, char **argv)
+/* One flag, and the word behind it where it takes one: *at_io is left at the last word taken. */
+static int parse_flag(int argc, char **argv, int *at_io, size_t *sites_out, bool *json_out)
 {
-    size_t sites = DEFAULT_SITES;
-    cJSON *runs = NULL;
-    bool json = false;
-    int at = 1, status = HR_CLI_OK;
+    const char *flag = argv[*at_io];
 
-    for (; at < argc && argv[at][0] == '-' && argv[at][1] != '\0'; at++) {
-        if (strcmp(argv[at], "--") == 0) {
-            at++;
-            break;
-        }
-        if (strcmp(argv[at], "--help") == 0 || strcmp(argv[at], "-h") == 0) {
-            print_help();
-            return fflush(stdout) == 0 ? HR_CLI_OK : HR_CLI_FAILED;
-        }
-        if (strcmp(argv[at], "--timeline") == 0) {
-            return report_timeline(argc - at - 1, argv + at + 1);
-        }
-        if (strcmp(argv[at], "--json") == 0) {
-            json = true;
-        } else if (strncmp(argv[at], "--sites=", 8) == 0) {
-            status = parse_count(argv[at] + 8, &sites);
-        } else if (strcmp(argv[at], "--sites") == 0) {
-            at++;
-            status = parse_count(at < argc ? argv[at] : "", &sites);
-        } else {
-            status =
-                hr_cli_fail(HR_CLI_USAGE, "report: no flag %s (--json, --sites N, --timeline FILE, --help)", argv[at]);
-        }
-        if (status != HR_CLI_OK) {
-            return status;
-        }
+    if (strcmp(flag, "--json") == 0) {
+        *json_out = true;
+        return HR_CLI_OK;
     }
-    if (at >= argc) {
-        return hr_cli_fail(HR_CLI_USAGE, "report: no file given (headroom report [--json] [--sites N] FILE...)");
+    if (strncmp(flag, "--sites=", 8) == 0) {
+        return parse_count(flag + 8, sites_out);
     }
-    if (json) {
-        runs = cJSON_CreateArray();
+    if (strcmp(flag, "--sites") == 0) {
+        *at_io += 1;
+        return parse_count(*at_io < argc ? argv[*at_io] : "", sites_out);
     }
-    for (; at < argc; at++) {
-        if (report_file(argv[at], sites, runs) != HR_CLI_OK) {
+    return hr_cli_fail(HR_CLI_USAGE, "report: no flag %s (--json, --sites N, --timeline FILE, --help)", flag);
+}
+
+static int report_files(int count, char **files, size_t sites, bool json)
+{
+    cJSON *runs = json ? cJSON_CreateArray() : NULL;
+    int status = HR_CLI_OK;
+
+    for (int i = 0; i < count; i++) {
+        if (report_file(files[i], sites, runs) != HR_CLI_OK) {
             status = HR_CLI_FAILED;
         }
     }
@@ -162,8 +146,39 @@ int hr_cli_report(int argc, char **argv)
         status = HR_CLI_FAILED;
     }
     cJSON_Delete(runs);
-    if (fflush(stdout) != 0) {
-        return HR_CLI_FAILED;
+    return fflush(stdout) == 0 ? status : HR_CLI_FAILED;
+}
+
+/* Flags may stand anywhere before a "--"; the files are gathered at the front of argv. */
+int hr_cli_report(int argc, char **argv)
+{
+    size_t sites = DEFAULT_SITES;
+    bool json = false, flags = true;
+    int files = 0;
+
+    for (int at = 1; at < argc; at++) {
+        if (!flags || argv[at][0] != '-' || argv[at][1] == '\0') {
+            argv[files++] = argv[at];
+            continue;
+        }
+        if (strcmp(argv[at], "--") == 0) {
+            flags = false;
+            continue;
+        }
+        if (strcmp(argv[at], "--help") == 0 || strcmp(argv[at], "-h") == 0) {
+            print_help();
+            return fflush(stdout) == 0 ? HR_CLI_OK : HR_CLI_FAILED;
+        }
+        if (strcmp(argv[at], "--timeline") == 0 && files == 0) {
+            return report_timeline(argc - at - 1, argv + at + 1);
+        }
+        int status = parse_flag(argc, argv, &at, &sites, &json);
+        if (status != HR_CLI_OK) {
+            return status;
+        }
     }
-    return status;
+    if (files == 0) {
+        return hr_cli_fail(HR_CLI_USAGE, "report: no file given (headroom report [--json] [--sites N] FILE...)");
+    }
+    return report_files(files, argv, sites, json);
 }

@@ -217,6 +217,9 @@ static int make_ranges(struct hr_cli_topo *topo)
         fixed += gpu->has_base;
         sized += gpu->memory_bytes > 0;
     }
+    if (rc == 0 && fixed > 0 && fixed < gpus)
+        hr_cli_fail(0, "only %" PRIu32 " of %" PRIu32 " GPUs are given a base=: all ranges are laid out without", fixed,
+                    gpus);
     if (rc == 0 && sized == gpus)
         rc = fixed == gpus ? hr_ranges_from(ranges, gpus, &topo->ranges)
                            : hr_ranges_layout(sizes, gpus, RANGE_ALIGN, &topo->ranges);

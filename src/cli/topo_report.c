@@ -60,7 +60,8 @@ static int read_traffic(const char *path, struct traffic *traffic)
     char *text = hr_source_read(path, MOST_BYTES, &bytes);
 
     if (!text)
-        return hr_cli_fail(HR_CLI_FAILED, "cannot read %s: %s", path, strerror(errno));
+        return hr_cli_fail(HR_CLI_FAILED, "cannot read %s: %s", path,
+                           errno == EINVAL ? "not a regular file, or too large for a report" : strerror(errno));
     traffic->root = cJSON_ParseWithLength(text, bytes);
     free(text);
     const cJSON *links = cJSON_GetObjectItemCaseSensitive(traffic->root, "links"), *item;

@@ -244,7 +244,16 @@ Test(report, json_is_the_same_for_programs)
     const cJSON *counters = cJSON_GetObjectItem(cJSON_GetObjectItem(run, "summary"), "counters");
     cr_expect(cJSON_GetObjectItem(counters, "moved_in_bytes")->valuedouble == 3221225472.0);
     cJSON_Delete(runs);
+    struct hr_test_result behind = hr_test_run(ARGV(command, "report", path, "--sites", "3", "--json"), NULL);
+    cr_expect(behind.status == 0 && strcmp(behind.out, r.out) == 0, "flags behind the file: %s", behind.err);
+    hr_test_result_finish(&behind);
     hr_test_result_finish(&r);
+}
+
+Test(report, what_stands_behind_two_dashes_is_a_file)
+{
+    struct hr_test_result r = hr_test_run(ARGV(command, "report", "--", "--json"), NULL);
+    expect_refusal(&r, "cannot read --json");
 }
 
 /* The symbol that the tests below look for. */

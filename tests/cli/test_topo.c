@@ -340,6 +340,21 @@ Test(topo, extras_beside_a_file_have_the_last_word)
     cJSON_Delete(json);
 }
 
+Test(topo, first_addresses_for_some_of_the_gpus_only_are_told_to_be_of_no_use)
+{
+    char path[640], *err;
+
+    snprintf(path, sizeof path, "cp %s %s/some.xml", machine_file("square4"), folder);
+    cr_assert(system(path) == 0);
+    snprintf(path, sizeof path, "%s/some.xml.extras", folder);
+    write_file(path, "gpu 0000:02:00.0 base=0x100000000000 memory_bytes=17179869184\n");
+    snprintf(path, sizeof path, "%s/some.xml", folder);
+    cJSON *json = json_of(ARGV(command, "topo", "--json", "--file", path), NULL, &err);
+    cr_expect(hr_test_is_one_line(err) && strstr(err, "only 1 of 4 GPUs") != NULL, "%s", err);
+    free(err);
+    cJSON_Delete(json);
+}
+
 Test(topo, extras_with_a_mistake_end_the_command_with_one_line)
 {
     static const char *const wrong[] = {"what is this\n", "gpu 0000:02:00.0 memory_bytes=much\n",
@@ -636,6 +651,7 @@ Test(topo, what_is_asked_for_wrongly_is_refused_in_one_line)
     expect_refusal(ARGV(command, "topo", "--file", "/nonexistent"), NULL, 1, "/nonexistent: No such file");
     expect_refusal(ARGV(command, "topo", "--file", bad), NULL, 1, "line 2");
     expect_refusal(ARGV(command, "topo", "--report", bad), NULL, 1, "SIMGPU_REPORT");
+    expect_refusal(ARGV(command, "topo", "--report", folder), NULL, 1, "not a regular file");
     expect_refusal(ARGV(command, "topo", "--sim", "square4,vram=x"), NULL, 1, "cuInit");
     expect_refusal(ARGV(command, "topo", "--probe"), NULL, 2, "--probe");
 }

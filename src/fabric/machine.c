@@ -41,6 +41,7 @@ struct view {
     _Atomic(uint8_t) direct_only[MOST_GPUS][MOST_GPUS]; /* by pair: enum, found at the first use */
     _Atomic(uint8_t) plan_state;                        /* enum, of: */
     struct hr_all_to_all plan;                          /* how all pairs go at once, made at the first crowd */
+    bool plan_relays;
 };
 enum { DIRECT_UNKNOWN, DIRECT_ONLY, DIRECT_AND_MORE };
 enum { PLAN_NONE, PLAN_BEING_MADE, PLAN_READY };
@@ -573,15 +574,37 @@ static bool is_crowded_locked(const struct hr_fabric *fabric)
     return fabric->running >= fabric->gpus || fabric->load * 2 >= fabric->gpus;
 }
 
-/* The first one in a crowd makes the plan, in milliseconds; others go the shortest ways meanwhile. */
+/* The first one in a crowd makes the plan; others go the shortest ways meanwhile. */
 static void make_plan_once(struct view *view)
 {
     uint8_t none = PLAN_NONE;
 
-    if (view->public.graph->gpus <= CROWD_GPUS &&
-        atomic_compare_exchange_strong(&view->plan_state, &none, PLAN_BEING_MADE) &&
-        hr_route_all_to_all(view->public.graph, CROWD_TOLERANCE, &view->plan) == 0)
-        atomic_store_explicit(&view->plan_state, PLAN_READY, memory_order_release);
+    if (view->public.graph->gpus > CROWD_GPUS ||
+        !atomic_compare_exchange_strong(&view->plan_state, &none, PLAN_BEING_MADE) ||
+        hr_route_all_to_all(view->public.graph, CROWD_TOLERANCE, &view->plan) != 0)
+        return;
+    for (uint32_t pair = 0; pair < view->plan.gpus * view->plan.gpus; pair++) {
+        struct hr_routes routes = {0};
+        if (hr_routes_copy(&view->plan.routes[pair], CROWD_SHARE_OF, &routes) == 0)
+            for (uint32_t i = 0; i < routes.path_count; i++)
+                view->plan_relays |= routes.path[i].legs > 1;
+        hr_routes_finish(&routes);
+    }
+    atomic_store_explicit(&view->plan_state, PLAN_READY, memory_order_release);
+}
+
+enum hr_crowd hr_fabric_crowd(struct hr_fabric *fabric, const struct hr_fabric_view *of)
+{
+    struct view *view = (struct view *)of;
+
+    hr_mutex_lock(&lock);
+    bool crowded = is_crowded_locked(fabric);
+    hr_mutex_unlock(&lock);
+    if (!crowded)
+        return HR_CROWD_NONE;
+    make_plan_once(view);
+    bool ready = atomic_load_explicit(&view->plan_state, memory_order_acquire) == PLAN_READY;
+    return ready && view->plan_relays ? HR_CROWD_SHARES : HR_CROWD_APART;
 }
 
 /*
@@ -595,24 +618,23 @@ static int crowd_route_locked(const struct view *view, uint32_t from_gpu, uint32
     return hr_route_small(view->public.graph, &view->account, from_gpu, to_gpu, routes_out);
 }
 
-int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *of, uint32_t from_gpu, uint32_t to_gpu,
-                    uint64_t bytes, uint64_t relay_mask, struct hr_routes *routes_out)
+int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *of, const struct hr_fabric_asked *asked,
+                    struct hr_routes *routes_out)
 {
     struct view *view = (struct view *)of;
+    uint32_t from = asked->from_gpu, to = asked->to_gpu;
     bool no_relay[MOST_GPUS];
     struct hr_route_limits limits = {.account = &view->account, .no_relay = no_relay};
-    bool crowded = hr_fabric_crowded(fabric);
 
     for (uint32_t gpu = 0; gpu < fabric->gpus; gpu++)
-        no_relay[gpu] = !(relay_mask >> gpu & 1);
-    if (crowded)
-        make_plan_once(view);
+        no_relay[gpu] = !(asked->relay_mask >> gpu & 1);
     hr_mutex_lock(&lock); /* the account changes under it */
-    int rc = crowded ? crowd_route_locked(view, from_gpu, to_gpu, routes_out)
-                     : hr_route_for(view->public.graph, &limits, from_gpu, to_gpu, bytes, routes_out);
-    if (rc == 0 && !is_allowed(routes_out, relay_mask)) {
+    int rc = asked->crowd != HR_CROWD_NONE
+                 ? crowd_route_locked(view, from, to, routes_out)
+                 : hr_route_for(view->public.graph, &limits, from, to, asked->bytes, routes_out);
+    if (rc == 0 && !is_allowed(routes_out, asked->relay_mask)) {
         hr_routes_finish(routes_out);
-        rc = hr_route_large(view->public.graph, &limits, from_gpu, to_gpu, routes_out);
+        rc = hr_route_large(view->public.graph, &limits, from, to, routes_out);
     }
     if (rc == 0)
         leave_out_blocked_locked(fabric, routes_out);
@@ -637,14 +659,6 @@ bool hr_fabric_direct_only(const struct hr_fabric_view *of, uint32_t from_gpu, u
         atomic_store_explicit(&view->direct_only[from_gpu][to_gpu], known, memory_order_relaxed);
     }
     return known == DIRECT_ONLY;
-}
-
-bool hr_fabric_crowded(struct hr_fabric *fabric)
-{
-    hr_mutex_lock(&lock);
-    bool crowded = is_crowded_locked(fabric);
-    hr_mutex_unlock(&lock);
-    return crowded;
 }
 
 void hr_fabric_charge(struct hr_fabric *fabric, const struct hr_fabric_view *of, const struct hr_routes *routes)

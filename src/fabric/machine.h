@@ -64,17 +64,27 @@ bool hr_fabric_recheck(struct hr_fabric *fabric);
 void hr_fabric_watch(void);
 
 /*
- * Paths for `bytes` from one GPU to another that pass on data only over GPUs in relay_mask (bits by GPU number), chosen beside what is charged
- * now: with as many as there are GPUs, the shortest way alone. Errors of hr_route_for; no way at all is -ENETUNREACH. The caller finishes routes_out.
+ * Whether as many are charged now (or were of late) as it takes to make detours a loss for all. Then each gets its part of a plan in which every
+ * GPU sends to every other one: over direct ways only, or with relays, so that transfers share links.
  */
-int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *view, uint32_t from_gpu, uint32_t to_gpu,
-                    uint64_t bytes, uint64_t relay_mask, struct hr_routes *routes_out);
+enum hr_crowd { HR_CROWD_NONE, HR_CROWD_APART, HR_CROWD_SHARES };
+/* The first one in a crowd makes the plan, in milliseconds. */
+enum hr_crowd hr_fabric_crowd(struct hr_fabric *fabric, const struct hr_fabric_view *view);
+/*
+ * Paths for `bytes` from one GPU to another that pass on data only over GPUs in relay_mask (bits by GPU number), chosen beside what is charged
+ * now; in a crowd, as said there. Errors of hr_route_for; no way at all is -ENETUNREACH. The caller finishes routes_out.
+ */
+struct hr_fabric_asked {
+    uint32_t from_gpu, to_gpu;
+    uint64_t bytes, relay_mask;
+    enum hr_crowd crowd;
+};
+int hr_fabric_route(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_fabric_asked *asked,
+                    struct hr_routes *routes_out);
 /* Whether a transfer may take that path: only GPUs in relay_mask pass data on, and no two GPUs in a row between which copies go wrong. */
 bool hr_fabric_allows(struct hr_fabric *fabric, const struct hr_path *path, uint64_t relay_mask);
 /* Whether the direct path is all that there is between two GPUs, whoever may pass data on. No lock. */
 bool hr_fabric_direct_only(const struct hr_fabric_view *view, uint32_t from_gpu, uint32_t to_gpu);
-/* Whether as many are charged now as there are GPUs, so that each gets its part of a plan for all pairs at once. */
-bool hr_fabric_crowded(struct hr_fabric *fabric);
 /* What runs counts from charge to release, with the same view and routes. */
 void hr_fabric_charge(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);
 void hr_fabric_release(struct hr_fabric *fabric, const struct hr_fabric_view *view, const struct hr_routes *routes);

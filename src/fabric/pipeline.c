@@ -72,6 +72,14 @@ static double total_within(const struct hr_plan *plan, double ns, double coarse,
     return sum;
 }
 
+/* The share in whole granules, or the nearest number of chunks where all have one size. */
+static uint64_t whole_share(double share, const struct hr_pipeline_costs *costs)
+{
+    if (!costs->even_chunk_bytes)
+        return (uint64_t)share / GRANULE * GRANULE;
+    return (uint64_t)llround(share / (double)costs->even_chunk_bytes) * costs->even_chunk_bytes;
+}
+
 /* Shares with which all paths end together; those that would get less than a granule get nothing. When they end. */
 static double divide(struct hr_plan *plan, double coarse, const struct hr_pipeline_costs *costs)
 {
@@ -89,7 +97,7 @@ static double divide(struct hr_plan *plan, double coarse, const struct hr_pipeli
             high = middle;
     }
     for (uint32_t i = 0; i < plan->path_count; i++) {
-        uint64_t share = (uint64_t)share_within(&plan->path[i], high, coarse, costs) / GRANULE * GRANULE;
+        uint64_t share = whole_share(share_within(&plan->path[i], high, coarse, costs), costs);
         if (share > plan->bytes - given)
             share = plan->bytes - given;
         plan->path[i].bytes = share;
@@ -131,6 +139,8 @@ static void choose_chunks(struct hr_plan *plan, double coarse, const struct hr_p
         count = fmin(fmax(fmax(count, at_least), 1), MAX_CHUNKS);
         uint64_t bytes = (uint64_t)ceil((double)path->bytes / count);
         path->chunk_bytes = (bytes + GRANULE - 1) / GRANULE * GRANULE;
+        if (costs->even_chunk_bytes)
+            path->chunk_bytes = costs->even_chunk_bytes;
     }
 }
 
@@ -153,7 +163,7 @@ static void divide_and_choose(struct hr_plan *plan, const struct hr_pipeline_cos
         leave_out_idle(plan);
         choose_chunks(plan, coarse, costs);
         double over = issue_ns(plan, costs) / (ns * ISSUE_SHARE);
-        if (over <= 1.05)
+        if (over <= 1.05 || costs->even_chunk_bytes)
             break;
         coarse *= over;
     }

@@ -17,6 +17,9 @@ struct hr_pipeline_costs {
     bool no_overlap; /* a path's next copy on a leg cannot be started while one moves */
     uint32_t slots;  /* chunks that a relay holds for a path; 0 = 3: with two, starting a copy shows between chunks */
     uint64_t most_chunk_bytes; /* 0 = 16 MiB: what a failing link costs at most; a single direct path is not cut */
+    /* 0 = each path's best size; else all chunks have that size, and shares are whole numbers of them but for one. For transfers that
+     * share links with many others: what one leaves free between two of its chunks then has room for one of another. */
+    uint64_t even_chunk_bytes;
     double issue_ns; /* what it costs the caller, who issues everything, to issue one leg of one chunk; 0 = nothing */
     const double *busy_ns; /* by path: how long what is under way already keeps it busy; NULL = not at all */
 };

@@ -20,8 +20,8 @@
 #define SLOT_ALIGN 4096
 #define GAP_NS 2000 /* between two chunks on two streams */
 #define SETUP_NS 15000
-#define CROWD_FACTOR 4
-#define ISSUE_NS 2800 /* a copy, one or two waits for events and the record of one */
+#define CROWD_CHUNK_BYTES (UINT64_C(2) << 20) /* of all transfers that share links */
+#define ISSUE_NS 2800                         /* a copy, one or two waits for events and the record of one */
 
 /* ---- contexts ---- */
 
@@ -94,24 +94,18 @@ static uint64_t most_chunk_bytes(void)
     return most > LEAST_CHUNK_BYTES ? most / SLOT_ALIGN * SLOT_ALIGN : LEAST_CHUNK_BYTES;
 }
 
-/*
- * What one thread issues runs at the same time, so each transfer has its part of the thread's time. Where all GPUs send to all others, those
- * that come later count from the start.
- */
-static double issue_ns(const struct hr_trips *trips)
-{
-    uint32_t gpus = hr_fabric_gpus(trips->fabric), shares = 1 + trips->ahead;
-    if (hr_fabric_crowded(trips->fabric))
-        shares = CROWD_FACTOR * (shares > gpus ? shares : gpus);
-    return ISSUE_NS * (double)shares;
-}
-
 static bool make_plan(struct hr_trips *trips, const struct hr_part *extents, uint32_t count)
 {
-    struct hr_pipeline_costs costs = {
-        .slots = HR_TRIP_SLOTS, .gap_ns = GAP_NS, .most_chunk_bytes = most_chunk_bytes(), .issue_ns = issue_ns(trips)};
+    /* What one thread issues runs at the same time, so each transfer has its part of the thread's time. */
+    struct hr_pipeline_costs costs = {.slots = HR_TRIP_SLOTS,
+                                      .gap_ns = GAP_NS,
+                                      .most_chunk_bytes = most_chunk_bytes(),
+                                      .issue_ns = ISSUE_NS * (1 + (double)trips->ahead)};
     struct hr_routes *routes = &trips->routes;
     uint64_t landing = 0;
+    if (trips->crowd == HR_CROWD_SHARES)
+        costs.even_chunk_bytes =
+            costs.most_chunk_bytes < CROWD_CHUNK_BYTES ? costs.most_chunk_bytes : CROWD_CHUNK_BYTES;
     for (uint32_t i = 0; i < routes->path_count; i++) {
         if (!lands(&trips->asked, &routes->path[i]))
             continue;
@@ -226,7 +220,11 @@ static int choose_routes(struct hr_trips *trips, uint64_t bytes, uint64_t mask, 
     if (only_if_worth && hr_config()->routes == HR_ROUTES_PROBE)
         rc = hr_probing_route(trips->fabric, trips->view, from, to, mask, &trips->routes);
     trips->timed = rc == 0;
-    return rc == -EAGAIN ? hr_fabric_route(trips->fabric, trips->view, from, to, bytes, mask, &trips->routes) : rc;
+    if (rc != -EAGAIN)
+        return rc;
+    struct hr_fabric_asked asked = {
+        .from_gpu = from, .to_gpu = to, .bytes = bytes, .relay_mask = mask, .crowd = trips->crowd};
+    return hr_fabric_route(trips->fabric, trips->view, &asked, &trips->routes);
 }
 
 /* One attempt: 1 = all is there, 0 = not so (why: in *full_out), -1 = not at all. */
@@ -240,7 +238,7 @@ static int try_plan(struct hr_trips *trips, const struct hr_part *extents, uint3
     if (choose_routes(trips, bytes, mask, only_if_worth) != 0)
         return -1;
     /* What a timed path is worth will be seen; in a crowd all go by one plan. */
-    only_if_worth = only_if_worth && !trips->timed && !hr_fabric_crowded(trips->fabric);
+    only_if_worth = only_if_worth && !trips->timed && trips->crowd == HR_CROWD_NONE;
     if (only_if_worth && trips->routes.path_count == 1 && trips->routes.path[0].legs == 1 &&
         !lands(asked, &trips->routes.path[0]))
         return -1;
@@ -298,6 +296,7 @@ bool hr_trips_plan(struct hr_trips *trips, const struct hr_transfer *asked, cons
         return false;
     }
     uint64_t mask = relay_mask(fabric);
+    trips->crowd = hr_fabric_crowd(fabric, trips->view);
     for (uint32_t attempt = 0; attempt <= hr_fabric_gpus(fabric) && done == 0; attempt++) {
         unsigned full = asked->from_gpu;
         done = try_plan(trips, extents, count, mask, only_if_worth, &full);

@@ -29,6 +29,7 @@ struct hr_trips {
     uint32_t ahead; /* transfers under way that the same thread issued */
     struct hr_fabric *fabric;
     const struct hr_fabric_view *view;
+    enum hr_crowd crowd; /* when it was planned */
     struct hr_routes routes;
     struct hr_plan plan;
     struct hr_trip *trip; /* one a path of the plan */

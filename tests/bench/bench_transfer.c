@@ -47,7 +47,12 @@ static double gbps(int from, int to, size_t bytes, bool by_driver)
     return (double)bytes / (double)ns;
 }
 
-/* One thread a GPU, as jobs of several GPUs have: it sends to all others in turn, and waits for all of that. */
+/*
+ * One thread a GPU, as jobs of several GPUs have: it sends to all others in turn, PASSES times, and waits for all of that. Between two turns the
+ * threads meet, without waiting for a copy: threads that share fewer processors than there are GPUs would issue all theirs one after another,
+ * which those of a node with that many GPUs do not.
+ */
+#define PASSES 4
 static struct {
     pthread_barrier_t start;
     CUevent ready[MOST];
@@ -74,14 +79,15 @@ static void *send_to_all(void *arg)
     CHECK(cuEventCreate(&crowd.ready[from], CU_EVENT_DISABLE_TIMING));
     for (int turn = 1; turn < crowd.count; turn++)
         CHECK(cuStreamCreate(&stream[turn], CU_STREAM_NON_BLOCKING));
-    for (int round = 0; round < 3;
-         round++) { /* the first ones make streams and relays, and tell that there is a crowd */
+    /* The first rounds make streams and relays, and tell that there is a crowd. */
+    for (int round = 0; round < 3; round++) {
         meet(from, stream[1]);
         crowd.begin_ns[from] = now_ns();
-        for (int turn = 1; turn < crowd.count; turn++) {
-            int to = (from + turn) % crowd.count;
+        for (int i = 0; i < PASSES * (crowd.count - 1); i++) {
+            int turn = 1 + i % (crowd.count - 1), to = (from + turn) % crowd.count;
             CHECK(cuMemcpyPeerAsync(memory[to] + (size_t)turn * crowd.bytes, context[to], memory[from], context[from],
                                     crowd.bytes, stream[turn]));
+            pthread_barrier_wait(&crowd.start);
         }
         for (int turn = 1; turn < crowd.count; turn++)
             CHECK(cuStreamSynchronize(stream[turn]));
@@ -110,7 +116,7 @@ static double all_gbps(int count, size_t bytes)
         begin_ns = crowd.begin_ns[g] < begin_ns ? crowd.begin_ns[g] : begin_ns;
         end_ns = crowd.end_ns[g] > end_ns ? crowd.end_ns[g] : end_ns;
     }
-    return (double)bytes / (double)(end_ns - begin_ns);
+    return PASSES * (double)bytes / (double)(end_ns - begin_ns);
 }
 
 static void print_all(const struct hr_fabric_view *view, int count, size_t bytes)
@@ -119,7 +125,8 @@ static void print_all(const struct hr_fabric_view *view, int count, size_t bytes
     if (hr_route_all_to_all(view->graph, 0.02, &all) != 0)
         return;
     double bound = all.bound_mbps / 1000, here = all_gbps(count, bytes);
-    printf("| all pairs at once, %zu MiB each | %.2f | | %.2f | %.3f |\n", bytes >> 20, bound, here, here / bound);
+    printf("| all pairs at once, %d times %zu MiB each | %.2f | | %.2f | %.3f |\n", PASSES, bytes >> 20, bound, here,
+           here / bound);
     hr_all_to_all_finish(&all);
 }
 
@@ -140,14 +147,16 @@ int main(int argc, char **argv)
     setenv("HEADROOM_STATS", "off", 0);
     CHECK(cuInit(0));
     CHECK(cuDeviceGetCount(&count));
-    for (int g = 0; g < count && g < MOST; g++) {
+    count = count < MOST ? count : MOST;
+    size_t room = bytes > each * (size_t)count ? bytes : each * (size_t)count;
+    for (int g = 0; g < count; g++) {
         CHECK(cuCtxCreate_v2(&context[g], 0, g));
-        CHECK(cuMemAlloc_v2(&memory[g], bytes > each * MOST ? bytes : each * MOST));
-        CHECK(cuMemsetD8_v2(memory[g], (unsigned char)g, bytes > each * MOST ? bytes : each * MOST));
+        CHECK(cuMemAlloc_v2(&memory[g], room));
+        CHECK(cuMemsetD8_v2(memory[g], (unsigned char)g, room));
         CHECK(cuCtxSynchronize());
     }
-    for (int g = 0; g < count && g < MOST; g++)
-        for (int to = 0; to < count && to < MOST; to++) {
+    for (int g = 0; g < count; g++)
+        for (int to = 0; to < count; to++) {
             int can = 0;
             CHECK(cuCtxSetCurrent(context[g]));
             CHECK(cuDeviceCanAccessPeer(&can, g, to));

@@ -200,6 +200,34 @@ Test(pipeline, paths_end_together_and_chunks_follow_the_formula)
     hr_topology_destroy(topology);
 }
 
+/* All chunks have the size asked for, but what is left at the end of a path's share. */
+Test(pipeline, chunks_are_even_where_that_is_asked_for)
+{
+    struct hr_topology *topology = read_machine("dgx1v");
+    struct hr_graph *graph = hr_graph_compile(topology, HR_LINKS_FABRIC);
+    struct hr_pipeline_costs costs = {.even_chunk_bytes = 2 * MIB, .issue_ns = 1e6};
+    struct hr_routes routes = {0};
+
+    cr_assert_eq(hr_route_large(graph, NULL, 2, 7, &routes), 0);
+    for (uint64_t bytes = 1; bytes < 512 * MIB; bytes = bytes * 3 + 4096) {
+        struct hr_part whole = {0, bytes};
+        struct hr_plan plan;
+        uint64_t sum = 0;
+        uint32_t uneven = 0;
+        cr_assert_eq(hr_pipeline_plan(&routes, &whole, 1, &costs, &plan), 0);
+        for (uint32_t i = 0; i < plan.chunk_count; i++) {
+            sum += plan.chunk[i].bytes;
+            uneven += plan.chunk[i].bytes != 2 * MIB;
+        }
+        cr_expect_eq(sum, bytes);
+        cr_expect(uneven <= 1, "%u of %u chunks of %llu bytes", uneven, plan.chunk_count, (unsigned long long)bytes);
+        hr_plan_finish(&plan);
+    }
+    hr_routes_finish(&routes);
+    hr_graph_destroy(graph);
+    hr_topology_destroy(topology);
+}
+
 Test(pipeline, a_chain_of_15_hops_delivers)
 {
     struct hr_topology *topology = hr_topology_chain(16, 2, 25);

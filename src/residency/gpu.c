@@ -26,7 +26,7 @@ struct gpu {
 static struct gpu gpus[HR_MAX_GPUS];
 static unsigned gpu_count;
 static size_t host_budget_bytes; /* whole chunks; set once */
-static struct hr_mutex overhead_lock = HR_MUTEX_INIT(HR_RANK_CONTEXT + 1, "overhead");
+static struct hr_mutex overhead_lock = HR_MUTEX_INIT(HR_RANK_MOVE + 3, "overhead");
 
 unsigned hr_gpu_count(void)
 {

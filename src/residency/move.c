@@ -7,6 +7,7 @@
 #include "residency/gpu.h"
 #include "residency/hidden.h"
 #include "residency/lend.h"
+#include "residency/migrate.h"
 #include "residency/peers.h"
 #include "shim/gate.h"
 #include "stats/stats.h"
@@ -110,32 +111,6 @@ static CUresult map_one(struct hr_chunk *c, struct hr_phys *phys)
 
 /* --- copying ------------------------------------------------------------------------------------------------------ */
 
-static CUresult mover_stream(struct hr_context *context)
-{
-    return context->mover ? CUDA_SUCCESS : hr_drv.cuStreamCreate(&context->mover, CU_STREAM_NON_BLOCKING);
-}
-
-/*
- * Where a move's bytes are copied: all of a batch, on the mover's stream of the window's own GPU, whose copies reach every alias that
- * takes part (hr_tier_reach). Waited for by the caller.
- */
-static CUresult copy_chunks(struct hr_context *context, const struct hr_move *moves, unsigned count)
-{
-    CUresult r = mover_stream(context);
-    for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++)
-        r = hr_drv.cuMemcpyAsync(moves[i].to->alias, moves[i].chunk->phys->alias, hr_chunk_bytes(), context->mover);
-    return r;
-}
-
-/* Whether memory that is lent takes part. */
-static bool over_links(const struct hr_move *moves, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (moves[i].to->tier == HR_TIER_PEER || moves[i].chunk->phys->tier == HR_TIER_PEER)
-            return true;
-    return false;
-}
-
 /* Through the host, by the GPU that lends. The context of `context` is current. */
 static CUresult fetch_from_lender(struct hr_context *context, const struct hr_move *move, void *bytes)
 {
@@ -177,9 +152,7 @@ static CUresult copy_without_links(struct hr_context *context, const struct hr_m
         if (moves[i].chunk->phys->tier == HR_TIER_PEER) {
             r = fetch_from_lender(context, &moves[i], bytes);
         } else {
-            r = copy_chunks(context, &moves[i], 1);
-            CUresult done = hr_drv.cuStreamSynchronize(context->mover);
-            r = r != CUDA_SUCCESS ? r : done;
+            r = hr_migrate(context, &moves[i], 1);
         }
     }
     free(bytes);
@@ -190,11 +163,9 @@ static CUresult copy_all(struct hr_context *context, const struct hr_move *moves
 {
     struct hr_thread *t = hr_thread_self();
     uint64_t start_ns = hr_clock_ns();
-    CUresult r = copy_chunks(context, moves, count);
-    CUresult done = context->mover ? hr_drv.cuStreamSynchronize(context->mover) : r;
-    r = r != CUDA_SUCCESS ? r : done;
-    if (!over_links(moves, count)) /* else it is these copies that the error is about */
-        hr_context_heard(done);
+    CUresult r = hr_migrate(context, moves, count);
+    if (!hr_migrate_over_links(moves, count)) /* else it is these copies that the error is about */
+        hr_context_heard(r);
     else if (r != CUDA_SUCCESS && context->mover)
         r = copy_without_links(context, moves, count, r);
     hr_stat_add(t, HR_STAT_stall_copy_ns, hr_clock_ns() - start_ns);
@@ -359,14 +330,12 @@ static void count_site_moved(uint16_t site, size_t bytes)
 
 /* Where chunks have been, before their batch changes that. */
 struct origins {
-    uint8_t tier[HR_MOVE_MAX], gpu[HR_MOVE_MAX];
+    uint8_t tier[HR_MOVE_MAX];
 };
 static void note_origins(const struct hr_move *moves, unsigned count, struct origins *from_out)
 {
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count; i++)
         from_out->tier[i] = moves[i].chunk->phys->tier;
-        from_out->gpu[i] = moves[i].chunk->phys->gpu;
-    }
 }
 
 static void count_moved(const struct hr_move *moves, unsigned count, const struct origins *from, bool out)
@@ -378,8 +347,6 @@ static void count_moved(const struct hr_move *moves, unsigned count, const struc
         if (c->phys != moves[i].to) /* this one was undone */
             continue;
         bool left = from->tier[i] == HR_TIER_VRAM, to_peer = moves[i].to->tier == HR_TIER_PEER;
-        if (from->tier[i] != HR_TIER_HOST && moves[i].to->tier != HR_TIER_HOST)
-            hr_stats_sent(from->gpu[i], moves[i].to->gpu, HR_SENT_DIRECT, hr_chunk_bytes());
         if (moves[i].to->tier == HR_TIER_VRAM)
             hr_stat_add(t, HR_STAT_moved_in_bytes, hr_chunk_bytes());
         else if (left)

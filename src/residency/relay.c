@@ -9,7 +9,7 @@
 
 #define BUDGET_SHARE 8 /* relays have an eighth of a GPU's VRAM at most */
 
-static struct hr_mutex relays_lock = HR_MUTEX_INIT(HR_RANK_CONTEXT - 2, "relays");
+static struct hr_mutex relays_lock = HR_MUTEX_INIT(HR_RANK_MOVE + 2, "relays");
 static struct hr_relay *relays;         /* guarded by relays_lock: those that nobody has */
 static size_t relay_bytes[HR_MAX_GPUS]; /* guarded by relays_lock: of all that exist */
 

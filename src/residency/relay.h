@@ -20,7 +20,7 @@ struct hr_relay {
 
 /*
  * A block of at least so many bytes on the GPU, of which some context is current, for the GPUs in `users`. OUT_OF_MEMORY: the budget has no room;
- * else the driver's errors (a GPU that cannot reach this one). Locks: HR_RANK_CONTEXT - 2 and above; hold none.
+ * else the driver's errors (a GPU that cannot reach this one). Locks: HR_RANK_MOVE + 2 and above.
  */
 CUresult hr_relay_take(unsigned gpu, size_t bytes, uint64_t users, struct hr_relay **relay_out);
 /* Nothing uses it any more. Lock as above. */

@@ -20,6 +20,10 @@ struct hr_transfer {
     CUstream stream; /* the job's */
     bool per_thread; /* which of the two default streams a NULL stream is */
     bool wait; /* until it is done; the stream is at rest. hr_transfer_settle has to follow after the submission */
+    /* Of moves, which have no stream: instead of `to` and `from` where each chunk of the transfer is, and whose window they are of, which
+     * reaches them all. */
+    const CUdeviceptr *to_chunks, *from_chunks;
+    unsigned window_gpu;
 };
 
 /* Whether copies of so many bytes are looked at at all; others are the driver's. */

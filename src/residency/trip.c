@@ -26,7 +26,7 @@
 /* ---- contexts ---- */
 
 /* Of GPUs that the job does not use. Their streams and events are ours alone, so they are never registered. */
-static struct hr_mutex own_lock = HR_MUTEX_INIT(HR_RANK_CONTEXT - 3, "own contexts");
+static struct hr_mutex own_lock = HR_MUTEX_INIT(HR_RANK_MOVE + 1, "own contexts");
 static CUcontext own[HR_MAX_GPUS];  /* guarded by own_lock */
 static bool own_tried[HR_MAX_GPUS]; /* guarded by own_lock */
 
@@ -74,7 +74,8 @@ static uint64_t relay_mask(const struct hr_fabric *fabric)
 
 static bool out_of_reach(const struct hr_transfer *asked)
 {
-    return !hr_peers_reach(asked->from_gpu, asked->to_gpu) && !hr_peers_reach(asked->to_gpu, asked->from_gpu);
+    return !asked->to_chunks && !hr_peers_reach(asked->from_gpu, asked->to_gpu) &&
+           !hr_peers_reach(asked->to_gpu, asked->from_gpu);
 }
 
 /* A direct path without peer access lands on the destination first, and needs slots there like a relay. */
@@ -127,7 +128,11 @@ static bool choose_gpus(const struct hr_trips *trips, const struct hr_path *path
     trip->legs = path->legs + landing;
     if (trip->legs > HR_TRIP_LEGS)
         return false;
-    trip->gpu[0] = trip->legs == 1 && !hr_peers_reach(asked->from_gpu, asked->to_gpu) ? asked->to_gpu : asked->from_gpu;
+    trip->gpu[0] = asked->from_gpu;
+    if (trip->legs == 1 && asked->to_chunks)
+        trip->gpu[0] = asked->window_gpu;
+    else if (trip->legs == 1 && !hr_peers_reach(asked->from_gpu, asked->to_gpu))
+        trip->gpu[0] = asked->to_gpu;
     for (unsigned k = 1; k < trip->legs; k++)
         trip->gpu[k] = k + 1 == trip->legs ? asked->to_gpu : (unsigned)hr_fabric_ordinal(trips->fabric, path->gpu[k]);
     return true;
@@ -191,7 +196,7 @@ static bool trip_begin(struct hr_trips *trips, uint32_t number, unsigned *full_o
         if (r != CUDA_SUCCESS)
             break;
         r = hr_relay_take(at, HR_TRIP_SLOTS * trip->slot_bytes, users, &trip->relay[k]);
-        if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY) {
+        if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY && !trips->asked.to_chunks) {
             block_legs(trips, path, k, r);
             *full_out = HR_MAX_GPUS;
         }
@@ -211,13 +216,13 @@ static bool is_sooner(const struct hr_trips *trips, uint64_t bytes)
     return true;
 }
 
-/* With HEADROOM_ROUTES=probe what only repairs goes by the links: that is no sample of anything. */
+/* With HEADROOM_ROUTES=probe what only repairs, and moves, go by the links: they are no samples of what the job's copies reach. */
 static int choose_routes(struct hr_trips *trips, uint64_t bytes, uint64_t mask, bool only_if_worth)
 {
     uint32_t from = (uint32_t)hr_fabric_gpu(trips->fabric, (int)trips->asked.from_gpu);
     uint32_t to = (uint32_t)hr_fabric_gpu(trips->fabric, (int)trips->asked.to_gpu);
     int rc = -EAGAIN;
-    if (only_if_worth && hr_config()->routes == HR_ROUTES_PROBE)
+    if (only_if_worth && !trips->asked.to_chunks && hr_config()->routes == HR_ROUTES_PROBE)
         rc = hr_probing_route(trips->fabric, trips->view, from, to, mask, &trips->routes);
     trips->timed = rc == 0;
     if (rc != -EAGAIN)
@@ -332,6 +337,11 @@ void hr_trips_finish(struct hr_trips *trips)
 
 /* ---- running ---- */
 
+static CUdeviceptr place(CUdeviceptr whole, const CUdeviceptr *chunks, uint64_t offset)
+{
+    return chunks ? chunks[offset >> hr_space.chunk_shift] + (offset & (hr_chunk_bytes() - 1)) : whole + offset;
+}
+
 /* Leg k of the path's chunk n. */
 static CUresult submit_leg(const struct hr_trips *trips, const struct hr_trip *trip, uint32_t n, unsigned k,
                            CUevent before)
@@ -341,8 +351,10 @@ static CUresult submit_leg(const struct hr_trips *trips, const struct hr_trip *t
     bool last = k + 1 == trip->legs;
     CUstream stream = track->stream[n % HR_TRACK_STREAMS];
     CUdeviceptr slot = (CUdeviceptr)(n % HR_TRIP_SLOTS) * trip->slot_bytes;
-    CUdeviceptr from = k == 0 ? trips->asked.from + chunk->offset : trip->relay[k - 1]->address + slot;
-    CUdeviceptr to = last ? trips->asked.to + chunk->offset : trip->relay[k]->address + slot;
+    const struct hr_transfer *asked = &trips->asked;
+    CUdeviceptr from =
+        k == 0 ? place(asked->from, asked->from_chunks, chunk->offset) : trip->relay[k - 1]->address + slot;
+    CUdeviceptr to = last ? place(asked->to, asked->to_chunks, chunk->offset) : trip->relay[k]->address + slot;
     CUresult r = hr_drv.cuCtxSetCurrent(track->context);
     if (r == CUDA_SUCCESS && k == 0 && n < HR_TRACK_STREAMS && before)
         r = hr_drv.cuStreamWaitEvent(stream, before, 0);

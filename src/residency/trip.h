@@ -1,6 +1,6 @@
 /*
  * One transfer under way: its routes and plan, and for each of the plan's paths what its legs run on. For transfer.c.
- * Locks of all functions: HR_RANK_START + 1 and above; hold none.
+ * Locks of all functions: HR_RANK_MOVE + 1 and above; HR_RANK_START + 1 where links are blocked, which moves do not do.
  */
 #ifndef HR_RESIDENCY_TRIP_H
 #define HR_RESIDENCY_TRIP_H
@@ -39,7 +39,7 @@ struct hr_trips {
 };
 
 /*
- * Plans the extents (offsets within the transfer) and gets everything that the plan needs. only_if_worth: false where the driver's own copy is as
+ * Plans the extents (offsets within the transfer; of moves, one a chunk) and gets everything that the plan needs. only_if_worth: false where the driver's own copy is as
  * good. false also where there is no way, or no memory for it; then nothing is kept. finish takes what plan filled; nothing may run on
  * it any more.
  */

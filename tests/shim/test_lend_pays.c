@@ -89,3 +89,42 @@ Test(lend_pays, a_job_of_three_times_its_vram_is_faster_by_what_the_link_is_fast
         cr_assert(ns[0] / ns[1] > machines[i].least, "only %.2f times as fast", ns[0] / ns[1]);
     }
 }
+
+/* Moves go over every path as copies of the job do: GPUs 2 and 3, which need their memory themselves, pass on what GPU 1 lends. */
+static void over_relays(void)
+{
+    bool relays = strcmp(figures->peers, "relays") == 0;
+    setenv("HEADROOM_PEERS", "auto", 1);
+    machine_with(figures->machine, "", relays ? 15 : 3);
+    buffer_bytes = 32 * MIB;
+    for (int g = 2; relays && g < 4; g++)
+        allocate_on(g, hr_tier_vram_limit((unsigned)g) * CHUNK);
+    fill_gpu_0(1.6);
+    use_all();
+    use_all();
+    uint64_t lent = hr_stat_sum(HR_STAT_lent_out_bytes), moved = hr_stat_sum(HR_STAT_moved_out_bytes),
+             start_ns = virtual_ns();
+    for (int round = 0; round < 3; round++)
+        use_all();
+    figures->ns = (double)(virtual_ns() - start_ns);
+    figures->lent_bytes = hr_stat_sum(HR_STAT_lent_out_bytes) - lent;
+    figures->moved_bytes = hr_stat_sum(HR_STAT_moved_out_bytes) - moved;
+    CHECK(hr_stat_sum(HR_STAT_moves_failed) == 0);
+    done();
+}
+
+Test(lend_pays, moves_between_gpus_go_over_every_path, .timeout = 300)
+{
+    double ns[2];
+    figures = mmap(NULL, sizeof *figures, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    figures->machine = "dgx1v,vram=256M,host=2G";
+    for (int with = 0; with < 2; with++) {
+        figures->peers = with ? "relays" : "lender";
+        free(safely(over_relays));
+        ns[with] = figures->ns;
+        cr_assert_eq(figures->lent_bytes, figures->moved_bytes, "not all of it went to GPU 1");
+    }
+    printf("dgx1v: %.0f MiB to GPU 1 and back take %.2f ms over their own link, %.2f ms over GPUs 2 and 3 as well\n",
+           (double)figures->moved_bytes / MIB, ns[0] / 1e6, ns[1] / 1e6);
+    cr_assert(ns[0] / ns[1] > 2, "only %.2f times as fast", ns[0] / ns[1]);
+}

@@ -10,6 +10,7 @@
 #include "residency/lend.h"
 #include "residency/move.h"
 #include "residency/peers.h"
+#include "residency/quarantine.h"
 #include "residency/transfer.h"
 #include "tier/tier.h"
 
@@ -221,8 +222,13 @@ static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t
     if (r != CUDA_SUCCESS)
         return r;
     hr_tier_host_mappable(e->gpu);
-    if (hr_tier_vram.available_chunks(e->gpu) < end - first)
-        hr_transfer_trim(e->gpu); /* what passes through has no right to stay when the GPU needs its memory */
+    if (hr_tier_vram.available_chunks(e->gpu) < end - first) {
+        hr_transfer_trim(e->gpu);  /* what passes through has no right to stay when the GPU needs its memory */
+        if (hr_quarantine_any()) { /* nor has what was freed */
+            hr_quiet_now(hr_peers_users(e->gpu));
+            hr_quarantine_release(hr_thread_self());
+        }
+    }
     hr_mutex_lock(&hr_move_lock);
     r = back_chunks_locked(e, first, end);
     hr_mutex_unlock(&hr_move_lock);

@@ -55,6 +55,27 @@ static CUstream stream_on(int gpu)
 
 /* --- ways ------------------------------------------------------------------------------------------------------------ */
 
+/* A job that frees and allocates in turn, and synchronises one of the two GPUs only: freed memory is there again when new memory needs it. */
+static void in_turn(void)
+{
+    enum { BYTES = 64 * MIB, ROUNDS = 24 };
+    machine_of("square4,vram=256M,host=1G", 4);
+    CUstream s = stream_on(0);
+    for (unsigned round = 1; round <= ROUNDS; round++) {
+        CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(3, BYTES);
+        OK(cuMemcpyPeerAsync(to, context[3], from, context[0], BYTES, s));
+        OK(cuStreamSynchronize(s));
+        CHECK(hr_stat_sum(HR_STAT_transfers) == round, "the copy of round %u was left to the driver", round);
+        OK(cuMemFree_v2(from));
+        OK(cuMemFree_v2(to));
+    }
+}
+
+Test(transfer, freed_memory_does_not_stand_in_the_way, .timeout = 120)
+{
+    free(apart(in_turn));
+}
+
 static void relayed_over_both(void)
 {
     enum { BYTES = 5 * MIB + 4096 };

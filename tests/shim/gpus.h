@@ -59,10 +59,10 @@ static inline void *driver_symbol(const char *name)
 /* The calling thread's virtual clock. */
 static inline uint64_t virtual_ns(void)
 {
-    static uint64_t (*now)(void);
-    if (!now)
-        *(void **)&now = driver_symbol("sg_virtual_now_ns");
-    return now ? now() : 0;
+    static uint64_t (*_Atomic now)(void); /* threads may ask */
+    if (!atomic_load(&now))
+        atomic_store(&now, (uint64_t(*)(void))driver_symbol("sg_virtual_now_ns"));
+    return atomic_load(&now)();
 }
 
 #endif

@@ -139,7 +139,7 @@ static CUresult fetch_from_lender(struct hr_context *context, const struct hr_mo
  * by the way.
  */
 static CUresult copy_without_links(struct hr_context *context, const struct hr_move *moves, unsigned count,
-                                   CUresult failure)
+                                   CUresult failure) HR_REQUIRES(hr_move_lock)
 {
     CUresult r = CUDA_SUCCESS;
     for (unsigned i = 0; i < count; i++)
@@ -160,6 +160,7 @@ static CUresult copy_without_links(struct hr_context *context, const struct hr_m
 }
 
 static CUresult copy_all(struct hr_context *context, const struct hr_move *moves, unsigned count)
+    HR_REQUIRES(hr_move_lock)
 {
     struct hr_thread *t = hr_thread_self();
     uint64_t start_ns = hr_clock_ns();
@@ -297,6 +298,7 @@ static enum hr_moved abandon(struct hr_move *moves, unsigned count, enum hr_move
 
 /* Step 1: a copy with the gate open. true = it was made, and nothing had been submitted up to *entered_out that still runs. */
 static bool copy_early(struct hr_context *context, struct hr_move *moves, unsigned count, uint64_t *entered_out)
+    HR_REQUIRES(hr_move_lock)
 {
     if (!hr_gate_snapshot(entered_out) || !hr_quiet_now(hr_peers_users(context->gpu)))
         return false;
@@ -305,7 +307,7 @@ static bool copy_early(struct hr_context *context, struct hr_move *moves, unsign
 
 /* Step 2, with the gate closed: makes sure that the copies are what the chunks hold. */
 static enum hr_moved settle(struct hr_context *context, struct hr_move *moves, unsigned count, bool copied,
-                            uint64_t entered, uint64_t deadline_ns)
+                            uint64_t entered, uint64_t deadline_ns) HR_REQUIRES(hr_move_lock)
 {
 #ifdef HR_MUTANT_STALE_COPY_IN
     if (copied)

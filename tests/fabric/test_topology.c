@@ -86,20 +86,27 @@ Test(topology, prints_the_matrix_that_nvidia_smi_prints)
     hr_topology_destroy(topology);
 }
 
+/* Read as it is printed, it is printed the same again. */
+static void expect_same_matrix(const char *name, const struct hr_topology *topology)
+{
+    struct hr_topology *again = NULL;
+    struct hr_text_error error = {0};
+    char *text = hr_topology_print_matrix(topology);
+    int rc = hr_topology_read_matrix(text, strlen(text), 0, &again, &error);
+    cr_assert_eq(rc, 0, "%s: line %u: %s", name, error.line, error.text);
+    char *printed = hr_topology_print_matrix(again);
+    cr_expect_str_eq(printed, text);
+    free(text);
+    free(printed);
+    hr_topology_destroy(again);
+}
+
 Test(topology, a_matrix_is_printed_as_it_was_read)
 {
     for (size_t i = 0; i < MACHINE_COUNT; i++) {
-        struct hr_topology *topology = read_machine(machines[i]), *again = NULL;
-        struct hr_text_error error = {0};
-        char *text = hr_topology_print_matrix(topology);
-        int rc = hr_topology_read_matrix(text, strlen(text), 0, &again, &error);
-        cr_assert_eq(rc, 0, "%s: line %u: %s", machines[i], error.line, error.text);
-        char *printed = hr_topology_print_matrix(again);
-        cr_expect_str_eq(printed, text);
-        free(text);
-        free(printed);
+        struct hr_topology *topology = read_machine(machines[i]);
+        expect_same_matrix(machines[i], topology);
         hr_topology_destroy(topology);
-        hr_topology_destroy(again);
     }
 }
 
@@ -152,19 +159,11 @@ Test(topology, reads_what_nvidia_smi_really_prints)
 Test(topology, a_matrix_need_not_name_the_sockets)
 {
     for (size_t i = 0; i < MACHINE_COUNT; i++) {
-        struct hr_topology *topology = read_machine(machines[i]), *again = NULL;
-        struct hr_text_error error = {0};
+        struct hr_topology *topology = read_machine(machines[i]);
         for (uint32_t e = 0; e < topology->element_count; e++)
             topology->elements[e].numa = -1;
-        char *text = hr_topology_print_matrix(topology);
-        int rc = hr_topology_read_matrix(text, strlen(text), 0, &again, &error);
-        cr_assert_eq(rc, 0, "%s: line %u: %s", machines[i], error.line, error.text);
-        char *printed = hr_topology_print_matrix(again);
-        cr_expect_str_eq(printed, text);
-        free(text);
-        free(printed);
+        expect_same_matrix(machines[i], topology);
         hr_topology_destroy(topology);
-        hr_topology_destroy(again);
     }
 }
 

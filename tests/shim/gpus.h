@@ -20,6 +20,20 @@ static inline void machine_with(const char *description, const char *deny, unsig
             OK(cuCtxCreate_v2(&context[g], 0, g));
 }
 
+/* As jobs do it: every one of the first `count` GPUs has access to all others that it can reach. */
+static inline void enable_all_peers(int count)
+{
+    for (int a = 0; a < count; a++) {
+        OK(cuCtxSetCurrent(context[a]));
+        for (int b = 0; b < count; b++) {
+            int can = 0;
+            OK(cuDeviceCanAccessPeer(&can, a, b));
+            if (a != b && can)
+                OK(cuCtxEnablePeerAccess(context[b], 0));
+        }
+    }
+}
+
 static inline CUfunction function_on(int gpu, const char *name)
 {
     CUfunction f;

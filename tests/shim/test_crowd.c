@@ -56,18 +56,6 @@ static void *send_to_all(void *arg)
     return NULL;
 }
 
-static void enable_peers(void)
-{
-    for (int g = 0; g < GPUS; g++)
-        for (int to = 0; to < GPUS; to++) {
-            int can = 0;
-            OK(cuCtxSetCurrent(context[g]));
-            OK(cuDeviceCanAccessPeer(&can, g, to));
-            if (g != to && can)
-                OK(cuCtxEnablePeerAccess(context[to], 0));
-        }
-}
-
 static void has_arrived(int to, int from)
 {
     static uint8_t got[64 * MIB];
@@ -104,7 +92,7 @@ static void on_dgx1v(void)
         OK(cuMemsetD8_v2(memory[g], (unsigned char)(g + 1), GPUS * bytes)); /* and backs it all */
         OK(cuCtxSynchronize());
     }
-    enable_peers();
+    enable_all_peers(GPUS);
     pthread_barrier_init(&all, NULL, GPUS);
     for (int g = 0; g < GPUS; g++)
         CHECK(pthread_create(&thread[g], NULL, send_to_all, (void *)(intptr_t)g) == 0);

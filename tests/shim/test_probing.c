@@ -12,14 +12,7 @@ static void start(const char *description, const char *deny, const char *routes,
     setenv("HEADROOM_ROUTES", routes, 1);
     setenv("HEADROOM_VERIFY", "off", 1); /* what links claim is believed */
     machine_with(description, deny, (1u << count) - 1);
-    for (int a = 0; a < count; a++) {
-        OK(cuCtxSetCurrent(context[a]));
-        for (int b = 0, can = 0; b < count; b++) {
-            OK(cuDeviceCanAccessPeer(&can, a, b));
-            if (can)
-                OK(cuCtxEnablePeerAccess(context[b], 0));
-        }
-    }
+    enable_all_peers(count);
 }
 
 /* Two buffers on two GPUs, and a stream of the first one. */

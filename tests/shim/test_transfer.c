@@ -141,15 +141,8 @@ static void all_pairs(const char *description, int count, bool with_peers)
     machine_of(description, count);
     for (int g = 0; g < count; g++)
         p[g] = allocate_on(g, BYTES);
-    for (int a = 0; with_peers && a < count; a++) {
-        OK(cuCtxSetCurrent(context[a]));
-        for (int b = 0; b < count; b++) {
-            int can = 0;
-            OK(cuDeviceCanAccessPeer(&can, a, b));
-            if (a != b && can)
-                OK(cuCtxEnablePeerAccess(context[b], 0));
-        }
-    }
+    if (with_peers)
+        enable_all_peers(count);
     for (int a = 0; a < count; a++) {
         for (int b = 0; b < count; b++, way++) {
             if (a == b)

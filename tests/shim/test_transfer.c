@@ -76,6 +76,31 @@ Test(transfer, freed_memory_does_not_stand_in_the_way, .timeout = 120)
     free(apart(in_turn));
 }
 
+/* From one end of a row of 16 GPUs to the other, and back: 14 in between pass it on. */
+static void along_a_row(void)
+{
+    enum { BYTES = 8 * MIB + 4096 };
+    machine_of("chain16,vram=128M,host=1G", 16);
+    CUdeviceptr first = allocate_on(0, BYTES), last = allocate_on(15, BYTES);
+    put(0, first, BYTES, 1);
+    put(15, last, BYTES, 2);
+    OK(cuCtxSetCurrent(context[0]));
+    OK(cuMemcpyPeer(last, context[15], first, context[0], BYTES));
+    CHECK(hr_stat_sum(HR_STAT_transfer_relayed_bytes) == BYTES);
+    holds(15, last, BYTES, 1);
+    put(15, last, BYTES, 3);
+    OK(cuCtxSetCurrent(context[15]));
+    OK(cuMemcpyPeer(first, context[0], last, context[15], BYTES));
+    CHECK(hr_stat_sum(HR_STAT_transfer_relayed_bytes) == 2 * BYTES);
+    holds(0, first, BYTES, 3);
+    CHECK(hr_stat_sum(HR_STAT_transfer_host_bytes) == 0 && hr_lock_violations() == 0);
+}
+
+Test(transfer, data_is_right_over_15_hops, .timeout = 120)
+{
+    free(apart(along_a_row));
+}
+
 static void relayed_over_both(void)
 {
     enum { BYTES = 5 * MIB + 4096 };

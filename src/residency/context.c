@@ -59,9 +59,22 @@ static _Thread_local struct {
 /* --- links that failed --------------------------------------------------------------------------------------------- */
 
 static _Atomic(bool) link_failed;
+static _Atomic(uint64_t) times_told;
+
+void hr_context_told(CUresult r)
+{
+    if (r == CUDA_ERROR_NVLINK_UNCORRECTABLE)
+        atomic_fetch_add(&times_told, 1);
+}
+
+uint64_t hr_context_times_told(void)
+{
+    return atomic_load(&times_told);
+}
 
 CUresult hr_context_heard(CUresult r)
 {
+    hr_context_told(r);
     if (r == CUDA_ERROR_NVLINK_UNCORRECTABLE)
         atomic_store(&link_failed, true);
     return r;

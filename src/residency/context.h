@@ -58,6 +58,15 @@ void hr_fence_per_thread(struct hr_thread *t);
  * is, so that the job hears of it (hr_transfer_settle) where the copy cannot be made again. No lock.
  */
 CUresult hr_context_heard(CUresult r);
+/* The same of what a call of the job's was told, and the job hears anyway. No lock. */
+void hr_context_told(CUresult r);
+/* How often anybody was told so far. No lock. */
+uint64_t hr_context_times_told(void);
+/* The first error of two; but that of a link before others, since it is told once. */
+static inline CUresult hr_context_first_error(CUresult first, CUresult r)
+{
+    return first == CUDA_SUCCESS || r == CUDA_ERROR_NVLINK_UNCORRECTABLE ? r : first;
+}
 /* Whether something was heard that nobody has taken; and takes it. No lock. */
 bool hr_context_link_told(void);
 bool hr_context_link_failed(void);

@@ -92,7 +92,8 @@ static CUresult finish(struct flight *flights)
     while (flights) {
         struct flight *next = flights->next;
         CUresult r = hr_trips_wait(&flights->trips);
-        first = first == CUDA_SUCCESS ? r : first;
+        if (r != CUDA_SUCCESS)
+            first = hr_context_first_error(first, r);
         hr_trips_finish(&flights->trips);
         free(flights);
         flights = next;
@@ -118,9 +119,9 @@ CUresult hr_migrate(struct hr_context *context, const struct hr_move *moves, uns
             hr_stats_sent(from->gpu, moves[i].to->gpu, HR_SENT_DIRECT, hr_chunk_bytes());
     }
     CUresult done = finish(flights);
-    r = r == CUDA_SUCCESS ? done : r;
-    done = context->mover ? hr_drv.cuStreamSynchronize(context->mover) : r;
-    return r == CUDA_SUCCESS ? done : r;
+    r = done != CUDA_SUCCESS ? hr_context_first_error(r, done) : r;
+    done = context->mover ? hr_drv.cuStreamSynchronize(context->mover) : CUDA_SUCCESS;
+    return done != CUDA_SUCCESS ? hr_context_first_error(r, done) : r;
 }
 
 bool hr_migrate_over_links(const struct hr_move *moves, unsigned count)

@@ -9,6 +9,7 @@
 #include "residency/lend.h"
 #include "residency/migrate.h"
 #include "residency/peers.h"
+#include "residency/transfer.h"
 #include "shim/gate.h"
 #include "stats/stats.h"
 
@@ -111,6 +112,13 @@ static CUresult map_one(struct hr_chunk *c, struct hr_phys *phys)
 
 /* --- copying ------------------------------------------------------------------------------------------------------ */
 
+/* No link is involved: a failed one that is told of here is about something else. */
+static CUresult wait_for_host_copy(CUstream stream)
+{
+    CUresult r = hr_context_heard(hr_drv.cuStreamSynchronize(stream));
+    return r == CUDA_ERROR_NVLINK_UNCORRECTABLE ? hr_drv.cuStreamSynchronize(stream) : r;
+}
+
 /* Through the host, by the GPU that lends. The context of `context` is current. */
 static CUresult fetch_from_lender(struct hr_context *context, const struct hr_move *move, void *bytes)
 {
@@ -123,14 +131,14 @@ static CUresult fetch_from_lender(struct hr_context *context, const struct hr_mo
     r = hr_drv.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
     if (r == CUDA_SUCCESS) {
         r = hr_drv.cuMemcpyDtoHAsync_v2(bytes, from->alias, hr_chunk_bytes(), stream);
-        CUresult done = hr_drv.cuStreamSynchronize(stream);
+        CUresult done = wait_for_host_copy(stream);
         r = r != CUDA_SUCCESS ? r : done;
         hr_drv.cuStreamDestroy_v2(stream);
     }
     hr_drv.cuCtxPopCurrent_v2(&ignored);
     if (r == CUDA_SUCCESS)
         r = hr_drv.cuMemcpyAsync(move->to->alias, (CUdeviceptr)(uintptr_t)bytes, hr_chunk_bytes(), context->mover);
-    CUresult done = hr_drv.cuStreamSynchronize(context->mover);
+    CUresult done = wait_for_host_copy(context->mover);
     return r != CUDA_SUCCESS ? r : done;
 }
 
@@ -164,11 +172,16 @@ static CUresult copy_all(struct hr_context *context, const struct hr_move *moves
 {
     struct hr_thread *t = hr_thread_self();
     uint64_t start_ns = hr_clock_ns();
-    CUresult r = hr_migrate(context, moves, count);
-    if (!hr_migrate_over_links(moves, count)) /* else it is these copies that the error is about */
-        hr_context_heard(r);
-    else if (r != CUDA_SUCCESS && context->mover)
-        r = copy_without_links(context, moves, count, r);
+    CUresult r;
+    if (!hr_migrate_over_links(moves, count)) {
+        r = hr_context_heard(hr_migrate(context, moves, count)); /* these copies are not what it is about */
+    } else {
+        struct hr_beside beside;
+        hr_transfer_beside_begin(&beside);
+        r = hr_transfer_beside_end(&beside, hr_migrate(context, moves, count));
+        if (r != CUDA_SUCCESS && context->mover)
+            r = copy_without_links(context, moves, count, r);
+    }
     hr_stat_add(t, HR_STAT_stall_copy_ns, hr_clock_ns() - start_ns);
     return r;
 }

@@ -2,6 +2,7 @@
 
 #include "base/config.h"
 #include "base/lock.h"
+#include "residency/context.h"
 
 #include <stdlib.h>
 
@@ -94,7 +95,7 @@ CUresult hr_track_wait(const struct hr_track *track)
     for (int i = 0; i < HR_TRACK_STREAMS; i++) {
         CUresult r = hr_drv.cuStreamSynchronize(track->stream[i]);
         if (r != CUDA_SUCCESS) {
-            first = first == CUDA_SUCCESS ? r : first;
+            first = hr_context_first_error(first, r);
             hr_drv.cuStreamSynchronize(track->stream[i]);
         }
     }

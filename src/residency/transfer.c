@@ -37,6 +37,8 @@ static _Atomic(uint32_t) running_any; /* how many */
 #define ASK_NS UINT64_C(1000000)   /* between two questions whether everything is at rest */
 static _Atomic(bool) others;       /* work beside transfers may have used links since everything was at rest */
 static _Atomic(uint64_t) asked_ns; /* when that was asked last */
+static _Atomic(uint64_t) begun;    /* transfers, and times at which other work was found to be over */
+static _Atomic(uint32_t) beside_any; /* copies of moves under way */
 
 static _Atomic(uint8_t) given_up[HR_MAX_GPUS][HR_MAX_GPUS]; /* in a row */
 
@@ -66,8 +68,10 @@ static bool others_run(void)
         return true;
     atomic_store(&asked_ns, now_ns);
     atomic_store(&others, false);
-    if (hr_quiet_now(HR_ALL_GPUS))
+    if (hr_quiet_now(HR_ALL_GPUS)) {
+        atomic_fetch_add(&begun, 1);
         return false;
+    }
     atomic_store(&others, true);
     return true;
 }
@@ -90,13 +94,21 @@ static void put_in(struct running *run)
     run->next = running;
     running = run;
     atomic_fetch_add(&running_any, 1);
+    atomic_fetch_add(&begun, 1);
     hr_mutex_unlock(&running_lock);
+}
+
+/* What was told while something of ours was waited for may be about anything that ran. */
+static void pass_on(CUresult r)
+{
+    if (is_link_error(r) && (atomic_load(&running_any) != 0 || atomic_load(&others)))
+        hr_context_heard(r);
 }
 
 /* What was begun is done before this returns, so that it can be begun again in another way. */
 static void give_up(struct running *run, CUevent before)
 {
-    hr_trips_wait(&run->trips);
+    pass_on(hr_trips_wait(&run->trips));
     hr_trips_finish(&run->trips);
     if (before)
         hr_drv.cuEventDestroy_v2(before);
@@ -198,6 +210,8 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
     if (r == CUDA_SUCCESS && asked->wait) {
         r = hr_trips_wait(&run->trips);
         run->suspect = is_link_error(r);
+        run->beside = run->beside || atomic_load(&others); /* begun since, and perhaps what it is about */
+        pass_on(r);
         r = run->suspect ? CUDA_SUCCESS : r;
     } else if (r == CUDA_SUCCESS) {
         r = hr_trips_follow(&run->trips, asked->stream, asked->per_thread);
@@ -248,7 +262,30 @@ static struct running *take_done_locked(struct running **suspects_out) HR_REQUIR
 
 bool hr_transfer_any(void)
 {
-    return atomic_load_explicit(&running_any, memory_order_relaxed) != 0 || hr_context_link_told();
+    return atomic_load_explicit(&running_any, memory_order_relaxed) != 0 || hr_context_link_told() ||
+           atomic_load_explicit(&beside_any, memory_order_relaxed) != 0;
+}
+
+void hr_transfer_beside_begin(struct hr_beside *beside_out)
+{
+    atomic_fetch_add(&beside_any, 1);
+    beside_out->others = others_run() || atomic_load(&running_any) != 0;
+    beside_out->begun = atomic_load(&begun);
+    beside_out->told = hr_context_times_told();
+}
+
+CUresult hr_transfer_beside_end(const struct hr_beside *beside, CUresult r)
+{
+    bool told_elsewhere = hr_context_times_told() != beside->told;
+    atomic_fetch_sub(&beside_any, 1);
+    if (!told_elsewhere && !is_link_error(r))
+        return r;
+    bool alone = !beside->others && atomic_load(&begun) == beside->begun && !atomic_load(&others);
+    if (is_link_error(r) && !alone)
+        hr_context_heard(r);
+    else if (told_elsewhere && alone)
+        hr_context_link_failed(); /* it was about the move, and nobody else needs to hear of it */
+    return r == CUDA_SUCCESS ? CUDA_ERROR_NVLINK_UNCORRECTABLE : r;
 }
 
 void hr_transfer_reap(void)
@@ -367,6 +404,17 @@ static bool is_resident(CUdeviceptr address, size_t bytes)
     return hr_space_extent(address) != NULL;
 }
 
+/* Whether there is any. */
+static bool suspect_all(void)
+{
+    hr_mutex_lock(&running_lock);
+    bool any = running != NULL;
+    for (struct running *run = running; run; run = run->next)
+        run->suspect = true;
+    hr_mutex_unlock(&running_lock);
+    return any;
+}
+
 /* In a submission, so that everything stays where it is. */
 static CUresult copy_again(const struct hr_trips *old)
 {
@@ -386,6 +434,8 @@ static CUresult copy_again(const struct hr_trips *old)
         r = hr_trips_submit(&trips, NULL);
         CUresult done = hr_trips_wait(&trips);
         r = r == CUDA_SUCCESS ? done : r;
+        if (is_link_error(r))
+            suspect_all(); /* those that run still */
         hr_trips_finish(&trips);
         hr_fabric_recheck(old->fabric);
     }
@@ -443,14 +493,8 @@ static CUresult repair(struct running *suspects)
 
 bool hr_transfer_covers(CUresult r)
 {
-    if (!is_link_error(r) || !hr_transfer_any())
-        return false;
-    hr_mutex_lock(&running_lock);
-    bool any = running != NULL;
-    for (struct running *run = running; run; run = run->next)
-        run->suspect = true;
-    hr_mutex_unlock(&running_lock);
-    return any;
+    hr_context_told(r);
+    return is_link_error(r) && hr_transfer_any() && suspect_all();
 }
 
 CUresult hr_transfer_settle(CUresult r)

@@ -57,6 +57,18 @@ CUresult hr_transfer_settle(CUresult r);
 
 /* Whether there is a transfer that was not put away, or a failed link that the job has to hear of. No lock. */
 bool hr_transfer_any(void);
+
+/*
+ * Copies over links that are no transfers of the job's: moves. What fails under one is told in contexts in which others ask as well, and the other
+ * way round. begin before they are submitted; end once they were waited for, with what that said. It returns NVLINK_UNCORRECTABLE also where
+ * somebody else was told of a link meanwhile; what may be about other work is kept for whoever that concerns. Locks: HR_RANK_FENCE.
+ */
+struct hr_beside {
+    uint64_t told, begun;
+    bool others;
+};
+void hr_transfer_beside_begin(struct hr_beside *beside_out);
+CUresult hr_transfer_beside_end(const struct hr_beside *beside, CUresult r);
 /* Puts transfers away that are done, without asking more than that. Locks as above. */
 void hr_transfer_reap(void);
 /* The context is about to end: waits for the transfers that use it. Locks as above. */

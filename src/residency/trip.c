@@ -487,7 +487,8 @@ CUresult hr_trips_wait(const struct hr_trips *trips)
             CUresult r = hr_drv.cuCtxSetCurrent(trip->track[k]->context);
             if (r == CUDA_SUCCESS)
                 r = hr_track_wait(trip->track[k]);
-            first = first == CUDA_SUCCESS ? r : first;
+            if (r != CUDA_SUCCESS)
+                first = hr_context_first_error(first, r);
         }
     }
     pop();

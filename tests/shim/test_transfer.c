@@ -679,3 +679,76 @@ Test(transfer, the_job_hears_of_a_link_that_failed_though_the_library_asked_firs
     setenv("SIMGPU_LINK", "fail:0.0@1000000,fail:0.1@1000000", 1);
     free(apart(stream_goes_before_anyone_asks));
 }
+
+/* While one copy is waited for that GPU 4 passes on, a link fails under another one of GPU 4's, which nobody has asked about yet. */
+static struct {
+    CUdeviceptr from, to;
+    CUstream stream;
+    size_t bytes;
+    bool begun;
+} beside;
+static __typeof__(hr_drv.cuMemcpyDtoDAsync_v2) real_copy;
+static _Thread_local bool is_beside;
+
+static void *copy_beside(void *arg)
+{
+    is_beside = true;
+    OK(cuCtxSetCurrent(context[4]));
+    OK(cuMemcpyPeerAsync(beside.to, context[6], beside.from, context[4], beside.bytes, beside.stream));
+    wait_for_word(beside.stream);
+    return arg;
+}
+
+static CUresult CUDAAPI copy_and_another(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+    CUdevice here = -1;
+    pthread_t thread;
+    if (!beside.begun && !is_beside && hr_drv.cuCtxGetDevice(&here) == CUDA_SUCCESS && here == 4) {
+        beside.begun = true;
+        CHECK(pthread_create(&thread, NULL, copy_beside, NULL) == 0);
+        pthread_join(thread, NULL);
+    }
+    return real_copy(to, from, bytes, s);
+}
+
+static void waits_beside_a_failure(void)
+{
+    enum { BYTES = 16 * MIB };
+    machine_of("dgx1v,vram=256M,host=1G", 8);
+    OK(cuCtxSetCurrent(context[4]));
+    OK(cuCtxEnablePeerAccess(context[6], 0));
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(5, BYTES);
+    beside.from = allocate_on(4, beside.bytes);
+    beside.to = allocate_on(6, beside.bytes);
+    put(0, from, BYTES, 1);
+    put(5, to, BYTES, 2);
+    put(4, beside.from, beside.bytes, 3);
+    put(6, beside.to, beside.bytes, 4);
+    make_word(4);
+    beside.stream = stream_on(4);
+    real_copy = hr_drv.cuMemcpyDtoDAsync_v2;
+    hr_drv.cuMemcpyDtoDAsync_v2 = copy_and_another;
+    OK(cuCtxSetCurrent(context[0]));
+    CUresult r = cuMemcpyPeer(to, context[5], from, context[0], BYTES);
+    CHECK(beside.begun, "GPU 4 passed nothing on");
+    OK(cuCtxSetCurrent(context[4]));
+    CUresult then = cuStreamSynchronize(beside.stream);
+    CHECK(r == CUDA_SUCCESS || r == CUDA_ERROR_NVLINK_UNCORRECTABLE, "%d", (int)r);
+    CHECK(then == CUDA_SUCCESS || then == CUDA_ERROR_NVLINK_UNCORRECTABLE, "%d", (int)then);
+    if (r == CUDA_SUCCESS && then == CUDA_SUCCESS) { /* the job was not told: then all is right */
+        holds(5, to, BYTES, 1);
+        holds(6, beside.to, beside.bytes, 3);
+    }
+    CHECK(hr_lock_violations() == 0);
+}
+
+Test(transfer, a_copy_that_is_waited_for_does_not_hide_that_a_link_failed_under_another, .timeout = 120)
+{
+    static const size_t sizes[] = {768 * 1024, 16 * MIB}; /* the driver's copy, and a transfer */
+    setenv("SIMGPU_DENY", "routers", 1);
+    setenv("SIMGPU_LINK", "fail:4.3@200000", 1);
+    for (size_t i = 0; i < 2; i++) {
+        beside.bytes = sizes[i];
+        free(apart(waits_beside_a_failure));
+    }
+}

@@ -1,0 +1,187 @@
+/* Moves between GPUs beside what the job does: who is told of a link that failed, and contexts that go meanwhile. */
+#include "lending.h"
+
+#include <sched.h>
+
+#include "residency/track.h"
+#include "residency/transfer.h"
+
+enum { FAR = 16 * MIB, NEAR = 768 * 1024 };
+
+/* GPU 1 lends to GPU 0; GPUs 2 and 3, which need their memory themselves, pass on what goes there. */
+static void lender_and_relays(void)
+{
+    machine_with("dgx1v,vram=256M,host=2G", "routers", 15 | 1 << 6);
+    buffer_bytes = 32 * MIB;
+    for (int g = 2; g < 4; g++)
+        allocate_on(g, hr_tier_vram_limit((unsigned)g) * CHUNK - 2 * FAR);
+    fill_gpu_0(1.6);
+    use_all();
+    use_all();
+    CHECK(hr_tier_peer.in_use_chunks(1) > 0 && hr_tier_peer.in_use_chunks(2) + hr_tier_peer.in_use_chunks(3) == 0);
+}
+
+static int device_here(void)
+{
+    CUdevice here = -1;
+    return hr_drv.cuCtxGetDevice(&here) == CUDA_SUCCESS ? here : -1;
+}
+
+static __typeof__(hr_drv.cuMemcpyDtoDAsync_v2) real_copy;
+static _Thread_local bool is_job; /* this thread does what the job does meanwhile */
+static bool armed;                /* the next copy of a move by GPU 2 is the one */
+static void *(*meanwhile)(void *);
+
+static void run_meanwhile(void)
+{
+    pthread_t thread;
+    armed = false;
+    CHECK(pthread_create(&thread, NULL, meanwhile, NULL) == 0);
+    pthread_join(thread, NULL);
+}
+
+static CUdeviceptr from_2, to_6;
+static CUstream stream_2;
+static void pair_2_6(size_t bytes)
+{
+    from_2 = allocate_on(2, bytes);
+    to_6 = allocate_on(6, bytes);
+    put(2, from_2, bytes, 71);
+    put(6, to_6, bytes, 72);
+    OK(cuCtxSetCurrent(context[2]));
+    OK(cuStreamCreate(&stream_2, CU_STREAM_NON_BLOCKING));
+}
+
+/* --- an error that is not the move's ---------------------------------------------------------------------------------- */
+
+static volatile uint32_t *word;
+static CUdeviceptr one;
+
+/* The driver's copy fails, and ends, and nobody asks. */
+static void *copy_fails_unasked(void *arg)
+{
+    is_job = true;
+    OK(cuCtxSetCurrent(context[2]));
+    OK(cuMemcpyPeerAsync(to_6, context[6], from_2, context[2], NEAR, stream_2));
+    OK(cuMemcpyDtoHAsync_v2((void *)word, one, 4, stream_2));
+    while (*word == 0)
+        sched_yield();
+    return arg;
+}
+
+static CUresult CUDAAPI copy_and_meanwhile(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+    if (armed && !is_job && device_here() == 2)
+        run_meanwhile();
+    return real_copy(to, from, bytes, s);
+}
+
+static void job_is_told(void)
+{
+    lender_and_relays();
+    OK(cuCtxSetCurrent(context[2]));
+    OK(cuCtxEnablePeerAccess(context[6], 0));
+    pair_2_6(NEAR);
+    one = allocate_on(2, 4);
+    OK(cuMemsetD32_v2(one, 1, 1));
+    OK(cuMemHostAlloc((void **)&word, 4, CU_MEMHOSTALLOC_PORTABLE));
+    *word = 0;
+    OK(cuCtxSynchronize());
+    meanwhile = copy_fails_unasked;
+    real_copy = hr_drv.cuMemcpyDtoDAsync_v2;
+    hr_drv.cuMemcpyDtoDAsync_v2 = copy_and_meanwhile;
+    armed = true;
+    unsigned told = 0;
+    for (unsigned i = 0; i < work.count; i++) { /* whichever waits first */
+        add(0, work.at[i], BUFFER, 1, NULL);
+        told += cuCtxSynchronize() == CUDA_ERROR_NVLINK_UNCORRECTABLE;
+    }
+    work.added++;
+    CHECK(!armed, "no move went over GPU 2");
+    OK(cuCtxSetCurrent(context[2]));
+    told += cuStreamSynchronize(stream_2) == CUDA_ERROR_NVLINK_UNCORRECTABLE;
+    CHECK(told == 1, "the job was told %u times", told);
+    OK(cuStreamSynchronize(stream_2));
+    use_all();
+    all_hold();
+    CHECK(hr_lock_violations() == 0);
+}
+
+Test(migrate, the_job_hears_of_a_link_that_failed_under_its_copy_though_a_move_asked_first, .timeout = 120)
+{
+    setenv("SIMGPU_LINK", "fail:2.5@100000", 1);
+    free(apart(job_is_told));
+}
+
+/* --- the move's error, told to the job -------------------------------------------------------------------------------- */
+
+/* Of what GPU 2 passes on for a move one copy is lost, and whoever asks first in that context is told. */
+static __typeof__(hr_drv.cuStreamSynchronize) real_wait;
+static __typeof__(hr_drv.cuStreamQuery) real_query;
+static _Atomic(bool) untold;
+static bool job_copies;
+
+static void *asks(void *arg)
+{
+    is_job = true;
+    OK(cuCtxSetCurrent(context[2]));
+    if (job_copies) {
+        OK(cuMemcpyPeerAsync(to_6, context[6], from_2, context[2], FAR, stream_2));
+        CHECK(hr_transfer_any());
+    }
+    CUresult r = cuStreamSynchronize(stream_2);
+    CHECK(r == CUDA_SUCCESS || !job_copies, "a copy that was made again, if it was lost, gave %d", (int)r);
+    CHECK(!atomic_load(&untold));
+    return arg;
+}
+
+static CUresult CUDAAPI lose_one(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+    if (!armed || is_job || device_here() != 2)
+        return real_copy(to, from, bytes, s);
+    atomic_store(&untold, true);
+    run_meanwhile();
+    return CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI wait_and_tell(CUstream s)
+{
+    CUresult r = real_wait(s);
+    return r == CUDA_SUCCESS && device_here() == 2 && atomic_exchange(&untold, false) ? CUDA_ERROR_NVLINK_UNCORRECTABLE
+                                                                                       : r;
+}
+
+static CUresult CUDAAPI query_and_tell(CUstream s)
+{
+    return device_here() == 2 && atomic_exchange(&untold, false) ? CUDA_ERROR_NVLINK_UNCORRECTABLE : real_query(s);
+}
+
+static void move_is_right(void)
+{
+    lender_and_relays();
+    pair_2_6(FAR);
+    meanwhile = asks;
+    real_copy = hr_drv.cuMemcpyDtoDAsync_v2;
+    real_wait = hr_drv.cuStreamSynchronize;
+    real_query = hr_drv.cuStreamQuery;
+    hr_drv.cuMemcpyDtoDAsync_v2 = lose_one;
+    hr_drv.cuStreamSynchronize = wait_and_tell;
+    hr_drv.cuStreamQuery = query_and_tell;
+    for (int round = 0; round < 3; round++) {
+        armed = true;
+        use_all();
+        CHECK(!armed, "no move went over GPU 2");
+    }
+    all_hold();
+    if (job_copies)
+        holds(6, to_6, FAR, 71, 0);
+    CHECK(hr_lock_violations() == 0);
+}
+
+Test(migrate, what_a_move_lost_is_noticed_though_the_job_was_told_first, .timeout = 120)
+{
+    for (int i = 0; i < 2; i++) {
+        job_copies = i == 0;
+        free(apart(move_is_right));
+    }
+}

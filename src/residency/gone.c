@@ -8,6 +8,7 @@
 #include "residency/params.h"
 #include "residency/peers.h"
 #include "residency/quarantine.h"
+#include "residency/track.h"
 #include "residency/transfer.h"
 #include "space/space.h"
 #include "stats/stats.h"
@@ -42,6 +43,8 @@ static bool free_one(CUdeviceptr address, void *arg)
 
 CUresult hr_context_ended(const struct hr_gone *gone, CUresult r)
 {
+    if (gone->handle)
+        hr_track_ended(gone->handle, r == CUDA_SUCCESS);
     if (r != CUDA_SUCCESS || !gone->handle)
         return r;
     hr_context_forget(gone->handle);
@@ -57,8 +60,10 @@ CUresult hr_primary_released(const struct hr_gone *gone, CUdevice device, CUresu
 {
     unsigned flags = 0;
     int active = 1;
-    if (r != CUDA_SUCCESS || !gone->handle ||
-        hr_drv.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active)
-        return r;
-    return hr_context_ended(gone, r);
+    if (r == CUDA_SUCCESS && gone->handle &&
+        hr_drv.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && !active)
+        return hr_context_ended(gone, r);
+    if (gone->handle)
+        hr_track_ended(gone->handle, false);
+    return r;
 }

@@ -8,6 +8,15 @@
 
 static struct hr_mutex tracks_lock = HR_MUTEX_INIT(HR_RANK_FENCE + 1, "tracks");
 static struct hr_track *tracks; /* guarded by tracks_lock: those that nobody has */
+struct user {                   /* a context of which there have been tracks, or that is about to end */
+    CUcontext context;
+    unsigned out; /* of its tracks */
+    unsigned ending;
+    struct user *next;
+};
+static struct user *users;   /* guarded by tracks_lock */
+static struct hr_cond given; /* with tracks_lock: a track came back whose context is about to end */
+static bool given_ready;     /* guarded by tracks_lock */
 
 static void destroy(struct hr_track *track)
 {
@@ -24,6 +33,30 @@ static void destroy(struct hr_track *track)
         if (track->timed[i])
             hr_drv.cuEventDestroy_v2(track->timed[i]);
     free(track);
+}
+
+/* NULL: no memory. */
+static struct user *user_locked(CUcontext context) HR_REQUIRES(tracks_lock)
+{
+    struct user *user = users;
+    while (user && user->context != context)
+        user = user->next;
+    if (!user && (user = calloc(1, sizeof *user))) {
+        user->context = context;
+        user->next = users;
+        users = user;
+    }
+    return user;
+}
+
+static void count_back_locked(CUcontext context) HR_REQUIRES(tracks_lock)
+{
+    struct user *user = user_locked(context);
+    if (!user || user->out == 0)
+        return;
+    user->out--;
+    if (user->ending && given_ready)
+        hr_cond_broadcast(&given);
 }
 
 static CUresult make(CUcontext context, struct hr_track **track_out)
@@ -53,19 +86,34 @@ CUresult hr_track_take(CUcontext context, struct hr_track **track_out)
 {
     struct hr_track *found = NULL;
     hr_mutex_lock(&tracks_lock);
+    struct user *user = user_locked(context);
+    bool may = user && !user->ending;
     struct hr_track **link = &tracks;
-    while (*link && (*link)->context != context)
+    while (may && *link && (*link)->context != context)
         link = &(*link)->next;
-    if (*link) {
+    if (may && *link) {
         found = *link;
         *link = found->next;
     }
+    if (may)
+        user->out++;
     hr_mutex_unlock(&tracks_lock);
-    if (!found)
-        return make(context, track_out);
-    found->next = NULL;
-    *track_out = found;
-    return CUDA_SUCCESS;
+    if (!may)
+        return user ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = hr_drv.cuCtxSetCurrent(context); /* it lives as long as the track is out */
+    if (r == CUDA_SUCCESS && !found)
+        r = make(context, &found);
+    if (r == CUDA_SUCCESS) {
+        found->next = NULL;
+        *track_out = found;
+    } else if (found) {
+        hr_track_give(found);
+    } else {
+        hr_mutex_lock(&tracks_lock);
+        count_back_locked(context);
+        hr_mutex_unlock(&tracks_lock);
+    }
+    return r;
 }
 
 void hr_track_give(struct hr_track *track)
@@ -73,6 +121,7 @@ void hr_track_give(struct hr_track *track)
     hr_mutex_lock(&tracks_lock);
     track->next = tracks;
     tracks = track;
+    count_back_locked(track->context);
     hr_mutex_unlock(&tracks_lock);
 }
 
@@ -100,6 +149,64 @@ CUresult hr_track_wait(const struct hr_track *track)
         }
     }
     return first;
+}
+
+void hr_track_close(CUcontext context)
+{
+    hr_mutex_lock(&tracks_lock);
+    struct user *user = user_locked(context);
+    if (user)
+        user->ending++; /* several threads may try */
+    hr_mutex_unlock(&tracks_lock);
+}
+
+bool hr_track_are_back(CUcontext context, uint64_t deadline_ns)
+{
+    hr_mutex_lock(&tracks_lock);
+    const struct user *user = user_locked(context);
+    if (!given_ready)
+        hr_cond_init(&given);
+    given_ready = true;
+    if (user && user->out > 0)
+        hr_cond_wait_until(&given, &tracks_lock, deadline_ns);
+    user = user_locked(context); /* another thread may have ended it */
+    bool back = !user || user->out == 0;
+    hr_mutex_unlock(&tracks_lock);
+    return back;
+}
+
+void hr_track_ended(CUcontext context, bool gone)
+{
+    struct hr_track *dead = NULL;
+    hr_mutex_lock(&tracks_lock);
+    for (struct user **link = &users; *link; link = &(*link)->next) {
+        struct user *user = *link;
+        if (user->context != context)
+            continue;
+        if (user->ending > 0)
+            user->ending--;
+        if (gone && user->ending == 0) {
+            *link = user->next;
+            free(user);
+        }
+        break;
+    }
+    for (struct hr_track **link = &tracks; gone && *link;) {
+        struct hr_track *track = *link;
+        if (track->context != context) {
+            link = &track->next;
+            continue;
+        }
+        *link = track->next;
+        track->next = dead;
+        dead = track;
+    }
+    hr_mutex_unlock(&tracks_lock);
+    while (dead) { /* what it had went with the context */
+        struct hr_track *next = dead->next;
+        free(dead);
+        dead = next;
+    }
 }
 
 void hr_track_leave(CUcontext context)

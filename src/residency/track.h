@@ -8,6 +8,9 @@
 
 #include "driver/driver.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #define HR_TRACK_STREAMS 2
 #define HR_TRACK_EVENTS 4 /* of consecutive chunks; more than a relay has slots */
 
@@ -20,7 +23,7 @@ struct hr_track {
     struct hr_track *next;          /* track.c's */
 };
 
-/* A track of the context, which is current. Errors: the driver's; OUT_OF_MEMORY. Locks: HR_RANK_FENCE + 1. */
+/* A track of the context, which is made current. Errors: the driver's; OUT_OF_MEMORY; INVALID_CONTEXT: it is about to end. Locks: HR_RANK_FENCE + 1. */
 CUresult hr_track_take(CUcontext context, struct hr_track **track_out);
 /* Its streams are at rest, or what is on them concerns nobody any more. Lock as above. */
 void hr_track_give(struct hr_track *track);
@@ -28,7 +31,14 @@ void hr_track_give(struct hr_track *track);
 bool hr_track_rests(const struct hr_track *track, CUresult *error_out);
 /* Waits for it. Returns SUCCESS, or the first error that was told. */
 CUresult hr_track_wait(const struct hr_track *track);
-/* The context, which is current, is about to end: destroys its tracks that nobody has. Lock as above. */
+/*
+ * The end of a context: close, and nobody gets a track of it any more; until all are back (hr_track_are_back, which waits until deadline_ns for one to
+ * come back) it has to live. leave, while it is current, destroys them. ended, once the driver has said whether it is gone; after close only. Lock
+ * as above.
+ */
+void hr_track_close(CUcontext context);
+bool hr_track_are_back(CUcontext context, uint64_t deadline_ns);
 void hr_track_leave(CUcontext context);
+void hr_track_ended(CUcontext context, bool gone);
 
 #endif

@@ -34,10 +34,11 @@ static struct hr_mutex running_lock = HR_MUTEX_INIT(HR_RANK_FENCE + 2, "transfer
 static struct running *running;       /* guarded by running_lock: newest first */
 static _Atomic(uint32_t) running_any; /* how many */
 
-#define ASK_NS UINT64_C(1000000)   /* between two questions whether everything is at rest */
-static _Atomic(bool) others;       /* work beside transfers may have used links since everything was at rest */
-static _Atomic(uint64_t) asked_ns; /* when that was asked last */
-static _Atomic(uint64_t) begun;    /* transfers, and times at which other work was found to be over */
+#define PLAN_NS UINT64_C(1000000)    /* between two looks whether what was planned runs by now */
+#define ASK_NS UINT64_C(1000000)     /* between two questions whether everything is at rest */
+static _Atomic(bool) others;         /* work beside transfers may have used links since everything was at rest */
+static _Atomic(uint64_t) asked_ns;   /* when that was asked last */
+static _Atomic(uint64_t) begun;      /* transfers, and times at which other work was found to be over */
 static _Atomic(uint32_t) beside_any; /* copies of moves under way */
 
 static _Atomic(uint8_t) given_up[HR_MAX_GPUS][HR_MAX_GPUS]; /* in a row */
@@ -312,9 +313,8 @@ size_t hr_transfer_trim(unsigned gpu)
     return hr_relay_trim(gpu);
 }
 
-void hr_transfer_leave(CUcontext context)
+static void wait_for_users(CUcontext context)
 {
-    bool pushed = false;
     for (;;) { /* one at a time: waiting needs the lock to be open */
         struct running *found = NULL;
         hr_mutex_lock(&running_lock);
@@ -328,6 +328,15 @@ void hr_transfer_leave(CUcontext context)
         hr_context_heard(hr_trips_wait(&found->trips));
         finish_all(found);
     }
+}
+
+void hr_transfer_leave(CUcontext context)
+{
+    bool pushed = false;
+    hr_track_close(context);
+    do { /* what others plan, or move, at this moment either begins or comes to nothing */
+        wait_for_users(context);
+    } while (!hr_track_are_back(context, hr_clock_ns() + PLAN_NS));
     CUcontext current = NULL;
     if (hr_drv.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != context)
         pushed = hr_drv.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;

@@ -71,7 +71,7 @@ void hr_transfer_beside_begin(struct hr_beside *beside_out);
 CUresult hr_transfer_beside_end(const struct hr_beside *beside, CUresult r);
 /* Puts transfers away that are done, without asking more than that. Locks as above. */
 void hr_transfer_reap(void);
-/* The context is about to end: waits for the transfers that use it. Locks as above. */
+/* The context is about to end: waits for the transfers and moves that use it; none begins over it until hr_track_ended. Locks as above. */
 void hr_transfer_leave(CUcontext context);
 /* Memory that no transfer needs at this moment goes back to the budget of the GPU (HR_MAX_GPUS = of all). How many bytes. Locks: as above. */
 size_t hr_transfer_trim(unsigned gpu);

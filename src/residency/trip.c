@@ -180,19 +180,16 @@ static bool trip_begin(struct hr_trips *trips, uint32_t number, unsigned *full_o
     trip->slot_bytes = largest_chunk(&trips->plan, number);
     for (unsigned k = 0; k < trip->legs && r == CUDA_SUCCESS; k++) {
         CUcontext context = hr_trip_context(trip->gpu[k]);
-        r = context ? hr_drv.cuCtxSetCurrent(context) : CUDA_ERROR_INVALID_CONTEXT;
         *full_out = trip->gpu[k];
-        if (r == CUDA_SUCCESS)
-            r = hr_track_take(context, &trip->track[k]);
-        if (r != CUDA_SUCCESS || k + 1 == trip->legs)
-            break;
+        r = context ? hr_track_take(context, &trip->track[k]) : CUDA_ERROR_INVALID_CONTEXT;
+    }
+    for (unsigned k = 0; k + 1 < trip->legs && r == CUDA_SUCCESS; k++) {
         /* Its block is on the GPU that does the next leg: a relay sends on, the destination fetches from the relay before it. */
         unsigned at =
             path->legs == 1 ? trips->asked.to_gpu : (unsigned)hr_fabric_ordinal(trips->fabric, path->gpu[k + 1]);
         uint64_t users = UINT64_C(1) << trip->gpu[k] | UINT64_C(1) << trip->gpu[k + 1];
         *full_out = at;
-        CUcontext there = hr_trip_context(at);
-        r = there ? hr_drv.cuCtxSetCurrent(there) : CUDA_ERROR_INVALID_CONTEXT;
+        r = hr_drv.cuCtxSetCurrent(trip->track[k + 1]->context); /* which is on that GPU */
         if (r != CUDA_SUCCESS)
             break;
         r = hr_relay_take(at, HR_TRIP_SLOTS * trip->slot_bytes, users, &trip->relay[k]);
@@ -269,10 +266,15 @@ static void unplan(struct hr_trips *trips)
 }
 
 /* Some context of ours is current inside, the job's again afterwards. */
-static bool push(unsigned gpu)
+static bool push(CUcontext context)
 {
-    CUcontext context = hr_trip_context(gpu);
     return context && hr_drv.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+}
+
+/* One that cannot end meanwhile. */
+static CUcontext kept_context(const struct hr_trips *trips)
+{
+    return trips->trip[0].track[0]->context;
 }
 
 static void pop(void)
@@ -296,7 +298,7 @@ bool hr_trips_plan(struct hr_trips *trips, const struct hr_transfer *asked, cons
     trips->view = hr_fabric_take(fabric);
     bool as_good = only_if_worth && hr_config()->routes == HR_ROUTES_FLOW && !out_of_reach(asked) &&
                    hr_fabric_direct_only(trips->view, (uint32_t)from, (uint32_t)to);
-    if (as_good || !push(asked->from_gpu)) {
+    if (as_good || !push(hr_trip_context(asked->from_gpu))) {
         hr_fabric_drop(fabric, trips->view);
         return false;
     }
@@ -442,7 +444,7 @@ static void count_sent(const struct hr_trips *trips)
 CUresult hr_trips_submit(struct hr_trips *trips, CUevent before)
 {
     CUresult r = CUDA_SUCCESS;
-    if (!push(trips->asked.from_gpu))
+    if (!push(kept_context(trips)))
         return CUDA_ERROR_INVALID_CONTEXT;
     for (uint32_t i = 0; i < trips->plan.chunk_count && r == CUDA_SUCCESS; i++) {
         struct hr_trip *trip = &trips->trip[trips->plan.chunk[i].path];
@@ -479,7 +481,7 @@ CUresult hr_trips_follow(const struct hr_trips *trips, CUstream stream, bool per
 CUresult hr_trips_wait(const struct hr_trips *trips)
 {
     CUresult first = CUDA_SUCCESS;
-    if (!push(trips->asked.from_gpu))
+    if (!push(kept_context(trips)))
         return CUDA_ERROR_INVALID_CONTEXT;
     for (uint32_t i = 0; i < trips->plan.path_count; i++) {
         const struct hr_trip *trip = &trips->trip[i];

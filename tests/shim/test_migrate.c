@@ -6,13 +6,13 @@
 #include "residency/track.h"
 #include "residency/transfer.h"
 
-enum { FAR = 16 * MIB, NEAR = 768 * 1024 };
+enum { FAR = 8 * MIB, NEAR = 768 * 1024 };
 
 /* GPU 1 lends to GPU 0; GPUs 2 and 3, which need their memory themselves, pass on what goes there. */
 static void lender_and_relays(void)
 {
-    machine_with("dgx1v,vram=256M,host=2G", "routers", 15 | 1 << 6);
-    buffer_bytes = 32 * MIB;
+    machine_with("dgx1v,vram=128M,host=1G", "routers", 15 | 1 << 6);
+    buffer_bytes = 16 * MIB;
     for (int g = 2; g < 4; g++)
         allocate_on(g, hr_tier_vram_limit((unsigned)g) * CHUNK - 2 * FAR);
     fill_gpu_0(1.6);
@@ -148,7 +148,7 @@ static CUresult CUDAAPI wait_and_tell(CUstream s)
 {
     CUresult r = real_wait(s);
     return r == CUDA_SUCCESS && device_here() == 2 && atomic_exchange(&untold, false) ? CUDA_ERROR_NVLINK_UNCORRECTABLE
-                                                                                       : r;
+                                                                                      : r;
 }
 
 static CUresult CUDAAPI query_and_tell(CUstream s)
@@ -184,4 +184,90 @@ Test(migrate, what_a_move_lost_is_noticed_though_the_job_was_told_first, .timeou
         job_copies = i == 0;
         free(apart(move_is_right));
     }
+}
+
+/* --- contexts that go ------------------------------------------------------------------------------------------------- */
+
+static _Atomic(unsigned) named_dead, over_2;
+static _Atomic(bool) moves_over;
+static __typeof__(hr_drv.cuEventRecord) real_record;
+static __typeof__(hr_drv.cuStreamWaitEvent) real_wait_event;
+static __typeof__(hr_drv.cuCtxSetCurrent) real_set;
+
+static CUresult note(CUresult r)
+{
+    if (r == CUDA_ERROR_INVALID_HANDLE || r == CUDA_ERROR_INVALID_CONTEXT || r == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        atomic_fetch_add(&named_dead, 1);
+    return r;
+}
+
+static CUresult CUDAAPI noted_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+    if (!is_job && device_here() == 2)
+        atomic_fetch_add(&over_2, 1);
+    return note(real_copy(to, from, bytes, s));
+}
+static CUresult CUDAAPI noted_record(CUevent e, CUstream s)
+{
+    return note(real_record(e, s));
+}
+static CUresult CUDAAPI noted_wait_event(CUstream s, CUevent e, unsigned flags)
+{
+    return note(real_wait_event(s, e, flags));
+}
+static CUresult CUDAAPI noted_wait(CUstream s)
+{
+    return note(real_wait(s));
+}
+static CUresult CUDAAPI noted_set(CUcontext c)
+{
+    return note(real_set(c));
+}
+
+static void *comes_and_goes(void *arg)
+{
+    unsigned *rounds = arg;
+    is_job = true;
+    while (!atomic_load(&moves_over)) {
+        unsigned before = atomic_load(&over_2);
+        while (atomic_load(&over_2) == before && !atomic_load(&moves_over))
+            sched_yield();
+        OK(cuCtxDestroy_v2(context[2]));
+        OK(cuCtxCreate_v2(&context[2], 0, 2));
+        ++*rounds;
+    }
+    return NULL;
+}
+
+static void relays_end(void)
+{
+    unsigned rounds = 0;
+    pthread_t thread;
+    lender_and_relays();
+    real_copy = hr_drv.cuMemcpyDtoDAsync_v2;
+    real_record = hr_drv.cuEventRecord;
+    real_wait_event = hr_drv.cuStreamWaitEvent;
+    real_wait = hr_drv.cuStreamSynchronize;
+    real_set = hr_drv.cuCtxSetCurrent;
+    hr_drv.cuMemcpyDtoDAsync_v2 = noted_copy;
+    hr_drv.cuEventRecord = noted_record;
+    hr_drv.cuStreamWaitEvent = noted_wait_event;
+    hr_drv.cuStreamSynchronize = noted_wait;
+    hr_drv.cuCtxSetCurrent = noted_set;
+    CHECK(pthread_create(&thread, NULL, comes_and_goes, &rounds) == 0);
+    for (int i = 0; i < 8; i++)
+        use_all();
+    atomic_store(&moves_over, true);
+    pthread_join(thread, NULL);
+    printf("%u contexts ended, %u calls named what had\n", rounds, atomic_load(&named_dead));
+    CHECK(rounds > 0 && atomic_load(&named_dead) == 0, "%u contexts ended, %u calls named what had", rounds,
+          atomic_load(&named_dead));
+    CHECK(hr_stat_sum(HR_STAT_moves_failed) == 0);
+    all_hold();
+    CHECK(hr_lock_violations() == 0);
+}
+
+Test(migrate, a_context_may_end_while_moves_go_over_its_gpu, .timeout = 240)
+{
+    free(apart(relays_end));
 }

@@ -478,22 +478,23 @@ CUresult hr_trips_follow(const struct hr_trips *trips, CUstream stream, bool per
     return r;
 }
 
+/* Whatever else fails, what is under way is waited for: it writes to memory that somebody else gets next. A stream can be waited for from any context. */
 CUresult hr_trips_wait(const struct hr_trips *trips)
 {
     CUresult first = CUDA_SUCCESS;
-    if (!push(kept_context(trips)))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    bool pushed = push(kept_context(trips));
     for (uint32_t i = 0; i < trips->plan.path_count; i++) {
         const struct hr_trip *trip = &trips->trip[i];
         for (unsigned k = 0; k < trip->legs; k++) {
-            CUresult r = hr_drv.cuCtxSetCurrent(trip->track[k]->context);
-            if (r == CUDA_SUCCESS)
-                r = hr_track_wait(trip->track[k]);
+            if (pushed)
+                hr_drv.cuCtxSetCurrent(trip->track[k]->context);
+            CUresult r = hr_track_wait(trip->track[k]);
             if (r != CUDA_SUCCESS)
                 first = hr_context_first_error(first, r);
         }
     }
-    pop();
+    if (pushed)
+        pop();
     return first;
 }
 

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include "residency/relay.h"
 #include "residency/track.h"
 #include "residency/transfer.h"
 
@@ -270,4 +271,199 @@ static void relays_end(void)
 Test(migrate, a_context_may_end_while_moves_go_over_its_gpu, .timeout = 240)
 {
     free(apart(relays_end));
+}
+
+/* --- calls that fail -------------------------------------------------------------------------------------------------- */
+
+static struct hr_driver real; /* the table before anything was put in front of it */
+static _Atomic(uint64_t) calls, fail_at;
+static CUresult failure;
+
+static bool in_launch; /* of the job, which makes the moves */
+static bool fails(void)
+{
+    return in_launch && atomic_fetch_add(&calls, 1) + 1 == atomic_load(&fail_at);
+}
+
+#define FRONT(name, parameters, arguments)                                                                             \
+    static CUresult CUDAAPI front_##name parameters                                                                    \
+    {                                                                                                                  \
+        return fails() ? failure : real.name arguments;                                                                \
+    }
+FRONT(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
+FRONT(cuStreamWaitEvent, (CUstream s, CUevent e, unsigned f), (s, e, f))
+FRONT(cuEventRecord, (CUevent e, CUstream s), (e, s))
+FRONT(cuEventCreate, (CUevent * e, unsigned f), (e, f))
+FRONT(cuStreamCreate, (CUstream * s, unsigned f), (s, f))
+FRONT(cuStreamSynchronize, (CUstream s), (s))
+FRONT(cuCtxSetCurrent, (CUcontext c), (c))
+FRONT(cuCtxPushCurrent_v2, (CUcontext c), (c))
+FRONT(cuMemAddressReserve, (CUdeviceptr * p, size_t n, size_t a, CUdeviceptr w, unsigned long long f), (p, n, a, w, f))
+FRONT(cuMemCreate, (CUmemGenericAllocationHandle * h, size_t n, const CUmemAllocationProp *p, unsigned long long f),
+      (h, n, p, f))
+FRONT(cuMemMap, (CUdeviceptr p, size_t n, size_t o, CUmemGenericAllocationHandle h, unsigned long long f),
+      (p, n, o, h, f))
+FRONT(cuMemSetAccess, (CUdeviceptr p, size_t n, const CUmemAccessDesc *d, size_t c), (p, n, d, c))
+#define ROW(name)                                                                                                      \
+    {                                                                                                                  \
+#name, offsetof(struct hr_driver, name), (void *)front_##name                                                  \
+    }
+static const struct {
+    const char *name;
+    size_t offset;
+    void *front;
+} rows[] = {
+    ROW(cuMemcpyDtoDAsync_v2), ROW(cuStreamWaitEvent),   ROW(cuEventRecord),       ROW(cuEventCreate),
+    ROW(cuStreamCreate),       ROW(cuStreamSynchronize), ROW(cuCtxSetCurrent),     ROW(cuMemMap),
+    ROW(cuMemSetAccess),       ROW(cuCtxPushCurrent_v2), ROW(cuMemAddressReserve), ROW(cuMemCreate),
+};
+#define ROWS (sizeof rows / sizeof *rows)
+
+static CUresult add_to(unsigned i)
+{
+    uint64_t stride = CHUNK / 4;
+    uint32_t n = (uint32_t)(BUFFER / CHUNK), by = 1;
+    CUfunction f = function_on(0, "stride_add");
+    void *params[] = {&work.at[i], &stride, &n, &by};
+    in_launch = true;
+    CUresult r = launch(f, 1, 32, NULL, params);
+    if (r == failure && one_may_fail) {
+        one_may_fail = false;
+        r = launch(f, 1, 32, NULL, params);
+    }
+    in_launch = false;
+    OK(r);
+    return cuCtxSynchronize();
+}
+
+/* What moves use is made anew. */
+static void from_scratch(void)
+{
+    hr_relay_trim(HR_MAX_GPUS);
+    for (int g = 0; g < 4; g++) {
+        OK(cuCtxSetCurrent(context[g]));
+        hr_track_leave(context[g]);
+    }
+}
+
+static size_t failing_row;
+
+static void one_call_fails(void)
+{
+    lender_and_relays();
+    real = hr_drv;
+    atomic_store(&fail_at, 0);
+    memcpy((char *)&hr_drv + rows[failing_row].offset, &rows[failing_row].front, sizeof(void *));
+    from_scratch();
+    atomic_store(&calls, 0);
+    for (unsigned i = 0; i < work.count; i++)
+        OK(add_to(i));
+    work.added++;
+    uint64_t most = atomic_load(&calls);
+    unsigned hit = 0;
+    for (uint64_t n = 1; n <= most; n += is_long() ? 1 + n / 2 : 1 + 7 * n) {
+        failure = n % 3 == 0   ? CUDA_ERROR_UNKNOWN
+                  : n % 3 == 1 ? CUDA_ERROR_OUT_OF_MEMORY
+                               : CUDA_ERROR_NVLINK_UNCORRECTABLE;
+        from_scratch();
+        one_may_fail = true;
+        atomic_store(&calls, 0);
+        atomic_store(&fail_at, n);
+        for (unsigned i = 0; i < work.count; i++) {
+            CUresult r = add_to(i);
+            CHECK(r == CUDA_SUCCESS || (r == failure && one_may_fail), "%s %llu: %d", rows[failing_row].name,
+                  (unsigned long long)n, (int)r);
+            one_may_fail = one_may_fail && r == CUDA_SUCCESS;
+        }
+        work.added++;
+        hit += atomic_load(&calls) >= n;
+        atomic_store(&fail_at, 0);
+        all_hold();
+    }
+    CHECK(hit > 0, "%s was called %llu times, and never failed", rows[failing_row].name, (unsigned long long)most);
+    done();
+}
+
+Test(migrate, a_call_of_a_move_that_fails_loses_nothing, .timeout = 2400)
+{
+    for (failing_row = 0; failing_row < ROWS; failing_row++)
+        free(safely(one_call_fails));
+}
+
+/* Of the copies of moves nothing is under way any more once something else is begun after a failure. */
+static CUstream used[64];
+static unsigned used_count, too_early;
+static bool has_failed, was_under_way; /* then */
+
+static void note_begun(void)
+{
+    too_early += was_under_way;
+}
+
+static CUresult CUDAAPI followed_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+    if (!in_launch)
+        return real.cuMemcpyDtoDAsync_v2(to, from, bytes, s);
+    note_begun();
+    unsigned i = 0;
+    while (i < used_count && used[i] != s)
+        i++;
+    CHECK(i < 64);
+    used[i] = s;
+    used_count += i == used_count;
+    return real.cuMemcpyDtoDAsync_v2(to, from, bytes, s);
+}
+
+static CUresult CUDAAPI followed_host_copy(void *to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+    note_begun();
+    return real.cuMemcpyDtoHAsync_v2(to, from, bytes, s);
+}
+
+static CUresult CUDAAPI followed_wait(CUstream s)
+{
+    for (unsigned i = 0; i < used_count; i++)
+        if (used[i] == s)
+            used[i] = used[--used_count];
+    was_under_way = was_under_way && used_count > 0;
+    return real.cuStreamSynchronize(s);
+}
+
+static CUresult CUDAAPI followed_push(CUcontext c)
+{
+    if (fails()) {
+        has_failed = true;
+        was_under_way = used_count > 0;
+        return CUDA_ERROR_UNKNOWN;
+    }
+    return real.cuCtxPushCurrent_v2(c);
+}
+
+static void waits_whatever_fails(void)
+{
+    lender_and_relays();
+    real = hr_drv;
+    hr_drv.cuMemcpyDtoDAsync_v2 = followed_copy;
+    hr_drv.cuMemcpyDtoHAsync_v2 = followed_host_copy;
+    hr_drv.cuStreamSynchronize = followed_wait;
+    hr_drv.cuCtxPushCurrent_v2 = followed_push;
+    failure = CUDA_ERROR_UNKNOWN;
+    for (unsigned n = 1; n <= 12; n++) {
+        has_failed = false;
+        one_may_fail = true;
+        atomic_store(&calls, 0);
+        atomic_store(&fail_at, n);
+        for (unsigned i = 0; i < work.count; i++)
+            add_to(i);
+        work.added++;
+        CHECK(has_failed && too_early == 0, "when call %u failed, %u copies were begun beside lost ones", n, too_early);
+    }
+    atomic_store(&fail_at, 0);
+    hr_drv = real;
+    done();
+}
+
+Test(migrate, what_is_under_way_is_waited_for_whatever_fails, .timeout = 120)
+{
+    free(safely(waits_whatever_fails));
 }

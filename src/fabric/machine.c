@@ -65,7 +65,8 @@ struct hr_fabric {
 static struct hr_mutex change_lock = HR_MUTEX_INIT(HR_RANK_START + 2, "fabric changes");
 static struct hr_mutex lock = HR_MUTEX_INIT(HR_RANK_REGISTRY, "fabric");
 static _Atomic(struct hr_fabric *) the_fabric;
-static _Atomic(int) failure; /* of the first attempt */
+static _Atomic(int) failure;  /* of the first attempt */
+static _Atomic(bool) doubted; /* a link failed since its state was read; only routers tell of that by themselves */
 
 /* ---- views ---- */
 
@@ -447,7 +448,10 @@ static bool read_again(struct hr_fabric *fabric) HR_REQUIRES(change_lock)
 
 bool hr_fabric_refresh(struct hr_fabric *fabric)
 {
-    if (!fabric->routers || hr_routers_epoch(fabric->routers) == atomic_load(&fabric->epoch_seen))
+    if (!fabric->routers)
+        return atomic_load_explicit(&doubted, memory_order_relaxed) && atomic_exchange(&doubted, false) &&
+               hr_fabric_recheck(fabric);
+    if (hr_routers_epoch(fabric->routers) == atomic_load(&fabric->epoch_seen))
         return false;
     bool changed = false;
     hr_mutex_lock(&change_lock);
@@ -469,6 +473,11 @@ bool hr_fabric_recheck(struct hr_fabric *fabric)
     bool changed = read_again(fabric) && renew(fabric) == 0;
     hr_mutex_unlock(&change_lock);
     return changed;
+}
+
+void hr_fabric_doubt(void)
+{
+    atomic_store(&doubted, true);
 }
 
 void hr_fabric_watch(void)

@@ -63,6 +63,9 @@ bool hr_fabric_recheck(struct hr_fabric *fabric);
 /* As hr_fabric_refresh for whoever has no fabric in hand, before work that may use links; nothing where there is none yet. */
 void hr_fabric_watch(void);
 
+/* Somebody was told that a link failed: the next refresh looks at all of them, also where no routers tell of changes. No lock. */
+void hr_fabric_doubt(void);
+
 /*
  * Whether as many are charged now (or were of late) as it takes to make detours a loss for all. Then each gets its part of a plan in which every
  * GPU sends to every other one: over direct ways only, or with relays, so that transfers share links.

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "fabric/machine.h"
 #include "residency/gpu.h"
 #include "space/space.h"
 
@@ -63,8 +64,10 @@ static _Atomic(uint64_t) times_told;
 
 void hr_context_told(CUresult r)
 {
-    if (r == CUDA_ERROR_NVLINK_UNCORRECTABLE)
-        atomic_fetch_add(&times_told, 1);
+    if (r != CUDA_ERROR_NVLINK_UNCORRECTABLE)
+        return;
+    atomic_fetch_add(&times_told, 1);
+    hr_fabric_doubt();
 }
 
 uint64_t hr_context_times_told(void)

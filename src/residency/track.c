@@ -2,6 +2,7 @@
 
 #include "base/config.h"
 #include "base/lock.h"
+#include "fabric/machine.h"
 #include "residency/context.h"
 
 #include <stdlib.h>
@@ -145,6 +146,8 @@ CUresult hr_track_wait(const struct hr_track *track)
         CUresult r = hr_drv.cuStreamSynchronize(track->stream[i]);
         if (r != CUDA_SUCCESS) {
             first = hr_context_first_error(first, r);
+            if (r == CUDA_ERROR_NVLINK_UNCORRECTABLE)
+                hr_fabric_doubt();
             hr_drv.cuStreamSynchronize(track->stream[i]);
         }
     }

@@ -281,6 +281,7 @@ CUresult hr_transfer_beside_end(const struct hr_beside *beside, CUresult r)
     atomic_fetch_sub(&beside_any, 1);
     if (!told_elsewhere && !is_link_error(r))
         return r;
+    hr_fabric_doubt();
     bool alone = !beside->others && atomic_load(&begun) == beside->begun && !atomic_load(&others);
     if (is_link_error(r) && !alone)
         hr_context_heard(r);

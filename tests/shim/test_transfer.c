@@ -752,3 +752,30 @@ Test(transfer, a_copy_that_is_waited_for_does_not_hide_that_a_link_failed_under_
         free(apart(waits_beside_a_failure));
     }
 }
+
+/* Nothing can be copied again, and no router tells of the link: it is left alone all the same from then on. */
+static void goes_on(void)
+{
+    enum { BYTES = 16 * MIB };
+    machine_of("dgx1v,vram=256M,host=1G", 8);
+    CUdeviceptr from = allocate_on(0, BYTES), to = allocate_on(5, BYTES), other = allocate_on(0, MIB);
+    CUstream s = stream_on(0);
+    unsigned told = 0;
+    for (uint64_t round = 0; round < 6; round++) {
+        put(0, from, BYTES, round);
+        OK(cuMemcpyPeerAsync(to, context[5], from, context[0], BYTES, s));
+        OK(cuMemsetD32Async(other, 1, MIB / 4, s));
+        CUresult r = cuStreamSynchronize(s);
+        told += r == CUDA_ERROR_NVLINK_UNCORRECTABLE;
+        if (r == CUDA_SUCCESS)
+            holds(5, to, BYTES, round);
+    }
+    CHECK(told == 1, "the job was told %u times of one link", told);
+}
+
+Test(transfer, a_link_that_failed_under_what_could_not_be_repaired_is_not_used_again, .timeout = 120)
+{
+    setenv("SIMGPU_DENY", "routers", 1);
+    setenv("SIMGPU_LINK", "fail:0.0@1000000", 1);
+    free(apart(goes_on));
+}

@@ -3,6 +3,7 @@
  * tables with their slow path.
  */
 #include "simgpu/check.h"
+#include "simgpu/mempool.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -63,9 +64,17 @@ struct sg_alloc *sg_alloc_at(uint64_t va)
     struct sg_region *r = sg_region_at(va);
     if (r && r->kind == SG_REGION_BLOCK)
         r = (struct sg_region *)((struct sg_block *)r)->slot[(va - r->va) / SG_SMALL_SLOT_BYTES];
+    if (r && r->kind == SG_REGION_SEGMENT)
+        r = (struct sg_region *)sg_segment_alloc_at((struct sg_segment *)r, va);
     if (!r || r->kind != SG_REGION_ALLOC || va - r->va >= r->bytes)
         return NULL;
     return (struct sg_alloc *)r;
+}
+
+bool sg_alloc_view(const struct sg_alloc *a, int device, bool write, int *device_out)
+{
+    *device_out = a->piece ? device : a->device;
+    return !a->piece || a->piece->segment->pool->access[device] & (write ? 2 : 1);
 }
 
 struct sg_mapping *sg_mapping_at(uint64_t va)
@@ -109,6 +118,12 @@ bool sg_range_is_memory(uint64_t va, uint64_t bytes)
 
 void sg_pagetable_set(int device, uint64_t va, const struct sg_chunk *chunk, size_t pages, uint64_t rights)
 {
+    sg_pagetable_set_part(device, va, chunk, 0, pages, rights);
+}
+
+void sg_pagetable_set_part(int device, uint64_t va, const struct sg_chunk *chunk, size_t first, size_t pages,
+                           uint64_t rights)
+{
     _Atomic(uint64_t) *entry = &sg.devices[device].pagetable.pte[va >> SG_PAGE_SHIFT];
     enum sg_tier tier = !chunk || chunk->device == SG_ON_HOST ? SG_TIER_HOST
                         : chunk->device == device             ? SG_TIER_VRAM
@@ -116,7 +131,7 @@ void sg_pagetable_set(int device, uint64_t va, const struct sg_chunk *chunk, siz
     for (size_t i = 0; i < pages; i++) {
         uint64_t value = 0;
         if (chunk && rights)
-            value = sg_chunk_entry(chunk, i) | rights | ((uint64_t)tier << SG_PTE_TIER_SHIFT) |
+            value = sg_chunk_entry(chunk, first + i) | rights | ((uint64_t)tier << SG_PTE_TIER_SHIFT) |
                     ((uint64_t)(chunk->device + 1) << SG_PTE_OWNER_SHIFT) | (sg_check.accesses ? SG_PTE_SLOW : 0);
         atomic_store_explicit(&entry[i], value, memory_order_release);
     }
@@ -188,8 +203,6 @@ static void note(struct gone *g, uint64_t va, uint64_t bytes)
 {
     g->at[g->next % GONE_MOST].va = va;
     g->at[g->next++ % GONE_MOST].bytes = bytes;
-    if (sg_check.race)
-        sg_race_forget(va, bytes);
 }
 
 /* Index of the latest of them around va; GONE_MOST = none. */
@@ -206,11 +219,20 @@ static unsigned gone_at(const struct gone *g, uint64_t va)
 void sg_note_freed(uint64_t va, uint64_t bytes)
 {
     note(&freed, va, bytes);
+    if (sg_check.race)
+        sg_race_forget(va, bytes);
+}
+
+void sg_note_freed_later(uint64_t va, uint64_t bytes)
+{
+    note(&freed, va, bytes);
 }
 
 void sg_note_unmapped(uint64_t va, uint64_t bytes)
 {
     note(&unmapped, va, bytes);
+    if (sg_check.race)
+        sg_race_forget(va, bytes);
 }
 
 enum sg_finding_kind sg_finding_at(int device, uint64_t va)
@@ -219,9 +241,11 @@ enum sg_finding_kind sg_finding_at(int device, uint64_t va)
         return SG_FINDING_NO_MEMORY;
     struct sg_mapping *m = sg_mapping_at(va);
     struct sg_alloc *a = sg_alloc_at(va);
+    int seen_by;
     if (m || a)
-        return (m && !m->access[device]) || (a && a->context->device != device) ? SG_FINDING_NO_GRANT
-                                                                                : SG_FINDING_NO_MEMORY;
+        return (m && !m->access[device]) || (a && (!sg_alloc_view(a, device, false, &seen_by) || seen_by != device))
+                   ? SG_FINDING_NO_GRANT
+                   : SG_FINDING_NO_MEMORY;
     if (sg_reservation_at(va))
         return gone_at(&unmapped, va) < GONE_MOST ? SG_FINDING_AFTER_UNMAP : SG_FINDING_BEFORE_MAP;
     if (gone_at(&freed, va) < GONE_MOST)
@@ -234,7 +258,7 @@ static bool describe_known(uint64_t va, char *text, size_t text_bytes)
     struct sg_alloc *alloc = sg_alloc_at(va);
     if (alloc) {
         snprintf(text, text_bytes, "%" PRIu64 " bytes into an allocation of %" PRIu64 " bytes on device %d, no access",
-                 va - alloc->region.va, alloc->region.bytes, alloc->context->device);
+                 va - alloc->region.va, alloc->region.bytes, alloc->device);
         return true;
     }
     struct sg_mapping *m = sg_mapping_at(va);

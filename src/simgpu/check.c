@@ -144,13 +144,15 @@ void sg_describe_memory(uint64_t va, char *text, size_t text_bytes)
     if (a)
         snprintf(text, text_bytes, "%" PRIu64 " bytes into the %s 0x%" PRIx64 " of %" PRIu64 " bytes on device %d",
                  va - a->region.va, a->is_module ? "module variable" : "allocation", a->region.va, a->region.bytes,
-                 a->context->device);
+                 a->device);
     else if (m)
         snprintf(text, text_bytes, "%" PRIu64 " bytes into the mapping 0x%" PRIx64 " of %" PRIu64 " bytes",
                  va - m->region.va, m->region.va, m->region.bytes);
     else if (h)
         snprintf(text, text_bytes, "%" PRIu64 " bytes into the pinned host range 0x%" PRIx64 " of %" PRIu64 " bytes",
                  va - h->va, h->va, h->bytes);
+    else if (sg_region_at(va))
+        sg_describe_address(va, text, text_bytes);
     else
         snprintf(text, text_bytes, "pageable host memory");
 }

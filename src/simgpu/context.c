@@ -5,6 +5,7 @@
  * primary context keeps its handle for the life of the process and only switches between active and inactive.
  */
 #include "simgpu/check.h"
+#include "simgpu/mempool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -360,6 +361,7 @@ static CUresult synchronize(CUcontext handle)
     uint64_t id = c->object.id;
     if (!c->sticky)
         sg_wait_context(c);
+    sg_mempools_settle();
     return sg_leave(sg_context_tell(id));
 }
 

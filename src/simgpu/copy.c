@@ -52,15 +52,16 @@ static CUresult classify(const struct sg_end *end, const struct sg_extent *exten
         return va + bytes <= h->va + h->bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     if (a || m) {
-        if (side == HOST && !(m && m->host_access))
+        if (side == HOST && !(m && m->host_access) && !(a && a->device == SG_ON_HOST))
             return CUDA_ERROR_INVALID_VALUE;
-        if (side == HOST) {
-            out->pinned = true; /* host-located VMM memory that the CPU may use */
-            return CUDA_SUCCESS;
+        if (side == HOST || (side == ANY && a && a->device == SG_ON_HOST && a->piece)) {
+            out->pinned = true; /* host-located memory that the CPU may use */
+            return sg_range_is_memory(va, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
         }
-        out->device = a ? a->context->device : device;
+        out->device = device;
         out->sync = a && a->sync_memops;
-        if (!sg_range_is_memory(va, bytes) || (m && !mapping_allows(va, bytes, device, write)))
+        if (!sg_range_is_memory(va, bytes) || (a && !sg_alloc_view(a, device, write, &out->device)) ||
+            (m && !mapping_allows(va, bytes, device, write)))
             return CUDA_ERROR_INVALID_VALUE;
         return CUDA_SUCCESS;
     }

@@ -200,7 +200,9 @@ static bool describe_waiting(const struct sg_op *op, const struct ptx_spin *spin
                                         [SG_OP_WAIT] = "a wait for an event",
                                         [SG_OP_HOST] = "a host function",
                                         [SG_OP_VALUE_WAIT] = "a wait for a value",
-                                        [SG_OP_VALUE_WRITE] = "a write of a value"};
+                                        [SG_OP_VALUE_WRITE] = "a write of a value",
+                                        [SG_OP_ALLOC] = "an allocation",
+                                        [SG_OP_FREE] = "a free"};
     snprintf(text, text_bytes, "%s%s of stream %" PRIu64 " cannot start before it ends", kinds[behind->kind],
              behind->kind == SG_OP_KERNEL ? behind->kernel.function->info->name : "", behind->stream->number);
     return true;

@@ -6,6 +6,7 @@
  * A thread that waits lends a hand with kernels, so that a short one is done without any thread switch.
  */
 #include "simgpu/check.h"
+#include "simgpu/mempool.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@ void sg_mark_unref(struct sg_mark *mark)
 {
     if (mark && !--mark->refs) {
         free(mark->clock);
+        free(mark->known);
         free(mark);
     }
 }
@@ -44,6 +46,8 @@ static void op_free(struct sg_op *op)
     case SG_OP_COPY: free(op->copy.staging); break;
     case SG_OP_RECORD:
     case SG_OP_WAIT: sg_mark_unref(op->mark); break;
+    case SG_OP_ALLOC:
+    case SG_OP_FREE: sg_span_unref(op->span); break;
     case SG_OP_KERNEL:
         op->kernel.function->in_flight--;
         free(op->kernel.params);
@@ -63,7 +67,21 @@ static void stream_reap(struct sg_stream *s)
     if (s->race)
         sg_race_stream_gone(s);
     sg_time_stream_end(s);
+    free(s->known);
     free(s);
+}
+
+void sg_stream_hold(struct sg_stream *s)
+{
+    s->waiters++;
+}
+
+bool sg_stream_let_go(struct sg_stream *s)
+{
+    bool lives = !s->dead && s->context;
+    s->waiters--;
+    stream_reap(s);
+    return lives;
 }
 
 void sg_stream_retire(struct sg_stream *s)
@@ -171,6 +189,10 @@ static void drop(struct sg_op *op)
 {
     if (op->kind == SG_OP_RECORD)
         op->mark->done = true;
+    if (op->kind == SG_OP_ALLOC)
+        sg_span_begin(op->span);
+    if (op->kind == SG_OP_FREE)
+        sg_span_end(op->span);
     if (op->kind == SG_OP_HOST && op->host.callback) {
         op->host.status = op->stream->context->sticky; /* callbacks hear of errors, host functions do not run */
         start_host(op);
@@ -213,6 +235,14 @@ static bool try_head(struct sg_stream *s)
     case SG_OP_WAIT:
         if (!start)
             return false;
+        sg_complete(op);
+        return true;
+    case SG_OP_ALLOC:
+        sg_span_begin(op->span);
+        sg_complete(op);
+        return true;
+    case SG_OP_FREE:
+        sg_span_end(op->span);
         sg_complete(op);
         return true;
     case SG_OP_KERNEL:
@@ -267,6 +297,7 @@ uint64_t sg_submit(struct sg_stream *s, struct sg_op *op)
     op->stream = s;
     op->seq = ++sg.next_seq;
     op->ticket = ++s->submitted;
+    s->last_seq = op->seq;
     sg_time_submit(op);
     uint64_t ticket = op->ticket;
     if (sg_check.race)
@@ -352,7 +383,9 @@ void sg_wait_ticket(struct sg_stream *stream, uint64_t ticket)
 {
     stream->waiters++;
     uint64_t seq = sg.next_seq;
+    struct sg_known *known = ticket == stream->submitted ? sg_order_of_stream(stream) : NULL;
     wait_for(&(struct wait){.stream = stream, .ticket = ticket});
+    sg_order_learn(known, true);
     if (sg_check.race)
         sg_race_join_stream(stream);
     if (stream->vtime)
@@ -367,7 +400,9 @@ void sg_wait_context(struct sg_context *context)
     struct sg_goal goal = {.context = context->vtime, .seq = sg.next_seq};
     if (goal.context)
         goal.context->refs++;
+    struct sg_known *known = sg_order_of_context(context);
     wait_for(&(struct wait){.context = context, .seq = goal.seq});
+    sg_order_learn(known, true);
     if (goal.context)
         sg_time_join(&goal);
     sg_vcontext_drop(goal.context);
@@ -378,7 +413,9 @@ void sg_wait_context(struct sg_context *context)
 void sg_wait_device(int device)
 {
     struct sg_goal goal = {.device = device, .seq = sg.next_seq};
+    struct sg_known *known = sg_order_of_device(device);
     wait_for(&(struct wait){.device = device, .seq = goal.seq});
+    sg_order_learn(known, true);
     sg_time_join(&goal);
     if (sg_check.race)
         sg_race_join_device(device);
@@ -389,6 +426,7 @@ void sg_wait_mark(struct sg_mark *mark)
     sg_mark_ref(mark);
     struct sg_goal goal = {.mark = mark, .seq = sg.next_seq};
     wait_for(&(struct wait){.mark = mark});
+    sg_order_learn_mark(mark);
     if (sg_check.race)
         sg_race_join_mark(mark);
     sg_time_join(&goal);
@@ -464,6 +502,8 @@ static bool op_names(const struct sg_op *op, uint64_t va, uint64_t bytes, unsign
     if (op->kind == SG_OP_FILL)
         return (mask >> op->fill.device & 1) &&
                overlaps(va, bytes, op->fill.dst, op->fill.pitch, op->fill.width_bytes, op->fill.height);
+    if (op->kind == SG_OP_ALLOC || op->kind == SG_OP_FREE)
+        return false; /* they move nothing */
     if (op->kind == SG_OP_VALUE_WAIT || op->kind == SG_OP_VALUE_WRITE)
         return (mask >> op->value.device & 1) && op->value.va - va < bytes;
     if (op->kind != SG_OP_COPY)

@@ -1,5 +1,6 @@
 /* Events. Each recording is a mark of its own, so that a wait keeps the recording it saw when the event is recorded anew. */
 #include "simgpu/check.h"
+#include "simgpu/mempool.h"
 
 #include <stdlib.h>
 
@@ -61,6 +62,7 @@ CUresult sg_event_record(struct sg_event *e, struct sg_stream *s)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     mark->context = e->context;
+    sg_order_recorded(mark, s);
     sg_mark_unref(e->mark);
     e->mark = sg_mark_ref(mark);
     op->mark = sg_mark_ref(mark);
@@ -118,6 +120,7 @@ static CUresult wait_event(CUstream stream, CUevent handle, unsigned flags, bool
     if (!op)
         return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
     op->mark = sg_mark_ref(e->mark);
+    sg_order_waits(s, e->mark);
     return sg_leave(sg_submit_async(s, op));
 }
 
@@ -159,6 +162,8 @@ CUresult cuEventQuery(CUevent event)
     bool over = sg_time_is_over(&(struct sg_goal){.mark = mark, .seq = sg.next_seq}) && mark->done;
     if (over && sg_check.race)
         sg_race_join_mark(mark);
+    if (over)
+        sg_order_learn_mark(mark);
     sg_mark_unref(mark);
     r = sg_context_tell(context);
     if (r)
@@ -175,6 +180,7 @@ CUresult cuEventSynchronize(CUevent event)
     uint64_t context = e->context->object.id;
     if (e->mark)
         sg_wait_mark(e->mark);
+    sg_mempools_settle();
     return sg_leave(sg_context_tell(context));
 }
 

@@ -1,5 +1,6 @@
 /* What is still there when the process ends: each kind is counted, the first few are named. */
 #include "simgpu/check.h"
+#include "simgpu/mempool.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -24,7 +25,7 @@ static void leaked(const char *format, ...)
 }
 
 struct tally {
-    unsigned contexts, allocs, streams, events, modules, libraries, pinned, reservations, mappings, chunks;
+    unsigned contexts, allocs, streams, events, modules, libraries, pinned, reservations, mappings, chunks, pools;
     uint64_t alloc_bytes, pinned_bytes, reserved_bytes, chunk_bytes;
 };
 
@@ -63,6 +64,27 @@ static void look_at_context(const struct sg_context *c, struct tally *t)
     {
         t->events++;
         leaked("an event on device %d", c->device);
+    }
+}
+
+static void look_at_pools(struct tally *t)
+{
+    const struct sg_mempool *pool;
+    const struct sg_segment *s;
+    const struct sg_piece *p;
+    DL_FOREACH(sg.mempools, pool)
+    {
+        DL_FOREACH(pool->segments, s)
+        DL_FOREACH(s->pieces, p)
+        if (p->alloc) {
+            t->allocs++;
+            t->alloc_bytes += p->alloc->region.bytes;
+            leaked("allocation 0x%" PRIx64 " of %" PRIu64 " bytes in a pool", p->va, p->alloc->region.bytes);
+        }
+        if (pool->is_default || !pool->object.id)
+            continue;
+        t->pools++;
+        leaked("a memory pool with %" PRIu64 " bytes was not destroyed", pool->reserved_bytes);
     }
 }
 
@@ -110,6 +132,7 @@ void sg_leak_report(void)
     DL_FOREACH(sg.contexts, c)
     look_at_context(c, &t);
     look_at_memory(&t);
+    look_at_pools(&t);
     if (!named)
         return;
     if (named > NAMED_MOST)
@@ -120,4 +143,6 @@ void sg_leak_report(void)
            " bytes), %u streams, %u events, %u modules, %u libraries, %u contexts",
            t.allocs, t.alloc_bytes, t.pinned, t.pinned_bytes, t.reservations, t.reserved_bytes, t.mappings, t.chunks,
            t.chunk_bytes, t.streams, t.events, t.modules, t.libraries, t.contexts);
+    if (t.pools)
+        sg_log(SG_LOG_WARN, "leak: and %u memory pools", t.pools);
 }

@@ -1,5 +1,7 @@
 /* cuMemAlloc and its kin. Small allocations of a context share 2 MiB blocks in slots of 512 bytes. */
 #include "simgpu/check.h"
+#include "simgpu/mempool.h"
+#include "simgpu/share.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -148,6 +150,7 @@ CUresult sg_alloc_create(struct sg_context *context, uint64_t bytes, bool is_mod
         return CUDA_ERROR_OUT_OF_MEMORY;
     a->region = (struct sg_region){SG_REGION_ALLOC, 0, bytes};
     a->context = context;
+    a->device = context->device;
     a->is_module = is_module;
     CUresult r = bytes <= SMALL_MAX_BYTES ? place_small(context, a) : place_large(context, a);
     if (r) {
@@ -170,13 +173,19 @@ static void poison_slots(const struct sg_alloc *a)
     uint64_t bad, bytes = (a->region.bytes + SG_SMALL_SLOT_BYTES - 1) & ~(SG_SMALL_SLOT_BYTES - 1);
     if (!atomic_load_explicit(&chunk->pool->filled[chunk->frame[0]], memory_order_acquire))
         return;
-    struct sg_fill poison = {a->region.va, bytes, bytes, 1, (uint32_t)SG_POISON, 4, a->context->device};
+    struct sg_fill poison = {a->region.va, bytes, bytes, 1, (uint32_t)SG_POISON, 4, a->device};
     struct sg_moved moved = {{0}};
     sg_fill_execute(&poison, &moved, &bad);
 }
 
 void sg_alloc_destroy(struct sg_alloc *a)
 {
+    if (a->foreign) {
+        sg_foreign_destroy(a);
+        return;
+    }
+    if (a->ipc)
+        sg_ipc_end(a);
     sg_note_freed(a->region.va, a->region.bytes);
     sg_redzone_set(a, false);
     if (a->block)
@@ -263,9 +272,11 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     if (!dptr)
         return sg_leave(CUDA_SUCCESS);
     struct sg_alloc *a = sg_alloc_at(dptr);
-    if (!a || a->region.va != dptr || a->is_module)
+    if (!a || a->region.va != dptr || a->is_module || (a->foreign && !sg_may_free(a)))
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    int device = a->context->device;
+    if (a->piece)
+        return sg_leave(sg_mempool_free_now(a));
+    int device = a->device == SG_ON_HOST ? context->device : a->device;
     if (sg_call_random() & 1) { /* a driver may synchronise here or not, and jobs must bear both */
         sg_wait_device(device);
         if (sg_alloc_at(dptr) != a)

@@ -19,9 +19,7 @@ static CUresult check(const struct sg_context *context, const struct area *a, st
     uint64_t bytes = (a->height - 1) * a->pitch + fill->width_bytes;
     *host_out = sg_host_at(a->dst) != NULL;
     struct sg_alloc *alloc = sg_alloc_at(a->dst);
-    if (alloc)
-        fill->device = alloc->context->device;
-    if (!sg_range_is_memory(a->dst, bytes))
+    if (!sg_range_is_memory(a->dst, bytes) || (alloc && !sg_alloc_view(alloc, context->device, true, &fill->device)))
         return CUDA_ERROR_INVALID_VALUE;
     for (uint64_t va = a->dst; sg_mapping_at(va) && va < a->dst + bytes;) {
         struct sg_mapping *m = sg_mapping_at(va);

@@ -2,6 +2,7 @@
 #include "simgpu/fabric.h"
 
 #include "simgpu/linkfault.h"
+#include "simgpu/mempool.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -204,8 +205,19 @@ EXPORT int sg_node_locate(uint64_t va, int *card_out, uint64_t *offset_out)
     pthread_mutex_lock(&sg.lock);
     const struct sg_alloc *a = sg_alloc_at(va);
     const struct sg_mapping *m = sg_mapping_at(va);
-    const struct sg_chunk *chunk = a ? a->chunk ? a->chunk : a->block->chunk : m ? m->chunk : NULL;
-    uint64_t base = a ? a->chunk ? a->region.va : a->block->region.va : m ? m->region.va : 0;
+    const struct sg_segment *segment = a && a->piece ? a->piece->segment : NULL;
+    const struct sg_chunk *chunk = segment         ? segment->chunk
+                                   : a && a->chunk ? a->chunk
+                                   : a             ? a->block->chunk
+                                   : m             ? m->chunk
+                                                   : NULL;
+    uint64_t base = segment         ? segment->region.va
+                    : a && a->chunk ? a->region.va
+                    : a             ? a->block->region.va
+                    : m             ? m->region.va
+                                    : 0;
+    if (chunk && chunk->runs)
+        chunk = NULL; /* of a memfd of its own, which is no place on the card */
     int found = chunk && chunk->device != SG_ON_HOST && chunk->frame ? 0 : -EFAULT;
     if (!found) {
         *card_out = chunk->device;

@@ -8,6 +8,7 @@
 #include "simgpu/sim.h"
 #include "simgpu/smi.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,21 +197,157 @@ no_memory:
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+CUresult sg_chunk_create_view(int device, int fd, const uint32_t *page, uint64_t first, size_t pages,
+                              struct sg_chunk **chunk_out)
+{
+    uint64_t bytes = (uint64_t)pages << SG_PAGE_SHIFT;
+    struct sg_chunk *chunk = calloc(1, sizeof *chunk);
+    if (!chunk)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *chunk = (struct sg_chunk){.device = device, .pages = pages, .fd = -1, .is_view = true};
+    chunk->own = map_aligned(bytes, fd);
+    bool mapped = chunk->own != NULL;
+    for (size_t i = 0; i < pages && mapped; i++) {
+        off_t at = (off_t)((page ? page[i] : first + i) << SG_PAGE_SHIFT);
+        mapped = mmap(chunk->own + (i << SG_PAGE_SHIFT), SG_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                      fd, at) != MAP_FAILED;
+    }
+    if (!mapped) {
+        sg_chunk_destroy(chunk);
+        return CUDA_ERROR_MAP_FAILED;
+    }
+    *chunk_out = chunk;
+    return CUDA_SUCCESS;
+}
+
+/* ---- runs of frames ---- */
+
+CUresult sg_runs_init(struct sg_runs *runs, int device, size_t frames, const char *name)
+{
+    memset(runs, 0, sizeof *runs);
+    runs->pool = (struct sg_pool){.device = device, .frames = frames, .fd = memfd_create(name, MFD_CLOEXEC)};
+    uint64_t bytes = (uint64_t)frames << SG_PAGE_SHIFT;
+    if (runs->pool.fd < 0 || ftruncate(runs->pool.fd, (off_t)bytes)) {
+        sg_runs_finish(runs);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    runs->pool.alias = map_aligned(bytes, runs->pool.fd);
+    runs->pool.filled = reserve_array(frames * sizeof *runs->pool.filled);
+    runs->taken = reserve_array(frames);
+    if (!runs->pool.alias || !runs->pool.filled || !runs->taken) {
+        sg_runs_finish(runs);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memset((void *)runs->pool.filled, 1, frames);
+    return CUDA_SUCCESS;
+}
+
+void sg_runs_finish(struct sg_runs *runs)
+{
+    if (runs->pool.alias)
+        munmap(runs->pool.alias, (uint64_t)runs->pool.frames << SG_PAGE_SHIFT);
+    if (runs->pool.filled)
+        munmap((void *)runs->pool.filled, runs->pool.frames * sizeof *runs->pool.filled);
+    if (runs->taken)
+        munmap(runs->taken, runs->pool.frames);
+    if (runs->pool.fd >= 0)
+        close(runs->pool.fd);
+    memset(runs, 0, sizeof *runs);
+    runs->pool.fd = -1;
+}
+
+/* The first of so many adjacent free frames; `frames` = none. */
+static size_t find_run(const struct sg_runs *runs, size_t pages)
+{
+    size_t free_frames = 0;
+    for (size_t i = 0; i < runs->pool.frames; i++) {
+        free_frames = runs->taken[i] ? 0 : free_frames + 1;
+        if (free_frames == pages)
+            return i + 1 - pages;
+    }
+    return runs->pool.frames;
+}
+
+CUresult sg_chunk_create_run(struct sg_runs *runs, size_t pages, struct sg_chunk **chunk_out)
+{
+    struct sg_pool *pool = &runs->pool;
+    uint64_t bytes = (uint64_t)pages << SG_PAGE_SHIFT;
+    size_t first = find_run(runs, pages);
+    if (first == pool->frames)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = charge(pool->device, bytes);
+    if (r)
+        return r;
+    struct sg_chunk *chunk = calloc(1, sizeof *chunk);
+    uint32_t *frame = chunk ? malloc(pages * sizeof *frame) : NULL;
+    if (!frame) {
+        free(chunk);
+        discharge(pool->device, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *chunk =
+        (struct sg_chunk){.device = pool->device, .pages = pages, .pool = pool, .frame = frame, .fd = -1, .runs = runs};
+    for (size_t i = 0; i < pages; i++) {
+        frame[i] = (uint32_t)(first + i);
+        runs->taken[first + i] = 1;
+        poison(pool->alias + ((uint64_t)frame[i] << SG_PAGE_SHIFT));
+    }
+    *chunk_out = chunk;
+    return CUDA_SUCCESS;
+}
+
+static void give_run(struct sg_chunk *chunk)
+{
+    uint64_t start = (uint64_t)chunk->frame[0] << SG_PAGE_SHIFT, bytes = (uint64_t)chunk->pages << SG_PAGE_SHIFT;
+    memset(chunk->runs->taken + chunk->frame[0], 0, chunk->pages);
+    if (fallocate(chunk->pool->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)bytes))
+        sg_log(SG_LOG_INFO, "memory of a shareable pool stays with the system until the pool goes");
+}
+
+void sg_chunk_forget(struct sg_chunk *chunk, size_t page, size_t pages)
+{
+    for (size_t i = page; i < page + pages; i++) {
+        if (chunk->runs)
+            poison(chunk->pool->alias + ((uint64_t)chunk->frame[i] << SG_PAGE_SHIFT));
+        else
+            atomic_store_explicit(&chunk->pool->filled[chunk->frame[i]], 0, memory_order_release);
+    }
+}
+
+bool sg_chunk_show_host(struct sg_chunk *chunk, uint64_t va, size_t pages, int protection)
+{
+    bool shown = true;
+    for (size_t i = 0; i < pages; i++) {
+        void *at = (void *)(uintptr_t)(va + ((uint64_t)i << SG_PAGE_SHIFT));
+        int flags = MAP_FIXED | (protection == PROT_NONE ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED);
+        int fd = protection == PROT_NONE ? -1 : chunk->own ? chunk->fd : chunk->pool->fd;
+        uint64_t offset = protection == PROT_NONE ? 0 : (uint64_t)(chunk->own ? i : chunk->frame[i]) << SG_PAGE_SHIFT;
+        if (protection != PROT_NONE && !chunk->own)
+            sg_pool_fill(sg_chunk_entry(chunk, i) & SG_PTE_HOST_MASK);
+        shown &= mmap(at, SG_PAGE_BYTES, protection, flags, fd, (off_t)offset) != MAP_FAILED;
+    }
+    return shown;
+}
+
 void sg_chunk_destroy(struct sg_chunk *chunk)
 {
     uint64_t bytes = (uint64_t)chunk->pages << SG_PAGE_SHIFT;
-    if (chunk->frame)
+    if (chunk->runs)
+        give_run(chunk);
+    else if (chunk->frame)
         for (size_t i = 0; i < chunk->pages; i++)
             chunk->pool->recycled[chunk->pool->recycled_count++] = chunk->frame[i];
     if (chunk->own) {
-        DL_DELETE(sg.shareable, chunk);
+        if (!chunk->is_view)
+            DL_DELETE(sg.shareable, chunk);
         munmap(chunk->own, bytes);
     }
     if (chunk->fd >= 0)
         close(chunk->fd);
     if (chunk->object.id)
         sg_object_remove(&chunk->object);
-    discharge(chunk->device, bytes);
+    if (!chunk->is_view)
+        discharge(chunk->device, bytes);
     free(chunk->frame);
     free(chunk);
 }

@@ -1,5 +1,5 @@
 /* Pointer attributes. VMM memory answers differently from cuMemAlloc memory, as it does on hardware. */
-#include "simgpu/sim.h"
+#include "simgpu/mempool.h"
 
 #include <string.h>
 
@@ -17,13 +17,13 @@ static struct known look_up(uint64_t va)
 
 static bool on_device(const struct known *k)
 {
-    return k->alloc || (k->mapping && k->mapping->chunk->device != SG_ON_HOST);
+    return (k->alloc && k->alloc->device != SG_ON_HOST) || (k->mapping && k->mapping->chunk->device != SG_ON_HOST);
 }
 
 static int ordinal(const struct known *k)
 {
     if (k->alloc)
-        return k->alloc->context->device;
+        return k->alloc->device == SG_ON_HOST ? CU_DEVICE_CPU : k->alloc->device;
     if (k->mapping)
         return k->mapping->chunk->device == SG_ON_HOST ? CU_DEVICE_CPU : k->mapping->chunk->device;
     return k->host->context ? k->host->context->device : 0;
@@ -43,16 +43,29 @@ static uint64_t buffer_id(const struct known *k)
     return k->alloc ? k->alloc->buffer_id : k->mapping ? k->mapping->buffer_id : k->host->buffer_id;
 }
 
+static const struct sg_mempool *pool_of(const struct known *k)
+{
+    return k->alloc && k->alloc->piece ? k->alloc->piece->segment->pool : NULL;
+}
+
 static unsigned access_flags(const struct known *k, const struct sg_context *context)
 {
-    if (k->mapping && context)
-        return k->mapping->access[context->device] == 3   ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
-               : k->mapping->access[context->device] == 1 ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ
-                                                          : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
-    if (k->alloc && context && k->alloc->context->device != context->device &&
+    const struct sg_mempool *pool = pool_of(k);
+    if ((k->mapping || pool) && context) {
+        uint8_t access = pool ? pool->access[context->device] : k->mapping->access[context->device];
+        return access == 3   ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+               : access == 1 ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ
+                             : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+    }
+    if (k->alloc && k->alloc->context && context && k->alloc->device != context->device &&
         !sg_peer_enabled(context, k->alloc->context))
         return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
     return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+}
+
+static bool is_legacy(const struct sg_alloc *a)
+{ /* cuMemAlloc memory */
+    return a && !a->piece && !a->foreign && !a->managed;
 }
 
 static void put(void *data, const void *value, size_t bytes)
@@ -80,7 +93,7 @@ static CUresult get_unmapped(void *data, CUpointer_attribute attribute, const st
 
 static CUresult get_host_pointer(void *data, uint64_t va, const struct known *k)
 {
-    if (!k->host && !(k->mapping && k->mapping->host_access))
+    if (!k->host && !(k->mapping && k->mapping->host_access) && !(k->alloc && k->alloc->device == SG_ON_HOST))
         return CUDA_ERROR_INVALID_VALUE;
     PUT(void *, (void *)(uintptr_t)va);
     return CUDA_SUCCESS;
@@ -92,7 +105,7 @@ static CUresult get(void *data, CUpointer_attribute attribute, uint64_t va, cons
     const struct sg_mapping *m = k->mapping;
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        PUT(uint64_t, k->alloc                      ? k->alloc->context->object.id
+        PUT(uint64_t, k->alloc && k->alloc->context ? k->alloc->context->object.id
                       : k->host && k->host->context ? k->host->context->object.id
                                                     : 0);
         break;
@@ -103,20 +116,23 @@ static CUresult get(void *data, CUpointer_attribute attribute, uint64_t va, cons
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: return get_host_pointer(data, va, k);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: PUT(unsigned, k->alloc && k->alloc->sync_memops); break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: PUT(unsigned long long, buffer_id(k)); break;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: PUT(unsigned, 0); break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: PUT(unsigned, k->alloc && k->alloc->managed); break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: PUT(int, ordinal(k)); break;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: PUT(unsigned, k->alloc != NULL); break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: PUT(unsigned, is_legacy(k->alloc)); break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: PUT(CUdeviceptr, range(k, false)); break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: PUT(size_t, range(k, true)); break;
     case CU_POINTER_ATTRIBUTE_MAPPED: PUT(bool, true); break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        PUT(unsigned long long, m ? (unsigned long long)m->chunk->prop.requestedHandleTypes : 0);
+        PUT(unsigned long long, m            ? (unsigned long long)m->chunk->prop.requestedHandleTypes
+                                : pool_of(k) ? (unsigned long long)pool_of(k)->props.handleTypes
+                                             : 0);
         break;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-        PUT(unsigned, (k->alloc && sg.config.model->rdma) || (m && m->chunk->prop.allocFlags.gpuDirectRDMACapable));
+        PUT(unsigned,
+            (is_legacy(k->alloc) && sg.config.model->rdma) || (m && m->chunk->prop.allocFlags.gpuDirectRDMACapable));
         break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: PUT(unsigned, access_flags(k, context)); break;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: PUT(uint64_t, 0); break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: PUT(uint64_t, pool_of(k) ? pool_of(k)->object.id : 0); break;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: PUT(size_t, m ? m->region.bytes : range(k, true)); break;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: PUT(CUdeviceptr, m ? m->region.va : range(k, false)); break;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: PUT(unsigned long long, buffer_id(k)); break;
@@ -186,8 +202,10 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
         return r;
     unsigned on;
     struct sg_alloc *a = sg_alloc_at(ptr);
-    if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !a)
-        return sg_leave(sg_mapping_at(ptr) && value ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE);
+    if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !a || a->piece)
+        return sg_leave(value && (sg_mapping_at(ptr) || (a && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS))
+                            ? CUDA_ERROR_NOT_SUPPORTED
+                            : CUDA_ERROR_INVALID_VALUE);
     memcpy(&on, value, sizeof on);
     a->sync_memops = on != 0;
     return sg_leave(CUDA_SUCCESS);

@@ -18,6 +18,7 @@
  *   - a kernel that reads it strongly may hear at any moment what the host knows.
  */
 #include "simgpu/check.h"
+#include "simgpu/mempool.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -280,6 +281,9 @@ static void describe(struct sg_race_op *o, const struct sg_op *op)
         o->uses = o->is_flag = true;
         snprintf(o->what, sizeof o->what, "%s",
                  op->kind == SG_OP_VALUE_WAIT ? "a wait for a value" : "a write of a value");
+    } else if (op->kind == SG_OP_ALLOC || op->kind == SG_OP_FREE) {
+        snprintf(o->what, sizeof o->what, "%s of %" PRIu64 " bytes in stream order",
+                 op->kind == SG_OP_ALLOC ? "the allocation" : "the free", op->span->asked_bytes);
     } else {
         uint64_t bytes = (uint64_t)op->fill.width_bytes * op->fill.height;
         o->is_flag = bytes <= SG_FLAG_BYTES;
@@ -371,6 +375,9 @@ static void add_operands(struct sg_race_op *o, const struct sg_op *op)
     const struct sg_copy *c = &op->copy;
     if (op->kind == SG_OP_FILL)
         add_rows(o, SG_ACCESS_WRITE, op->fill.dst, op->fill.pitch, op->fill.width_bytes, op->fill.height);
+    if ((op->kind == SG_OP_ALLOC || op->kind == SG_OP_FREE) &&
+        o->recorder) /* nothing else may be done at the same time */
+        sg_recorder_add(o->recorder, SG_ACCESS_WRITE, op->span->va, op->span->asked_bytes);
     if (op->kind == SG_OP_VALUE_WAIT || op->kind == SG_OP_VALUE_WRITE) /* strong, as is what a kernel does to a flag */
         sg_race_access(o, op->value.va, op->value.bytes, op->kind == SG_OP_VALUE_WRITE ? 3 : 2,
                        sg_host_at(op->value.va) != NULL);

@@ -115,7 +115,19 @@ void sg_log(enum sg_log_level level, const char *format, ...) __attribute__((for
 
 /* ---- objects ---- */
 
-enum sg_kind { SG_CONTEXT = 1, SG_STREAM, SG_EVENT, SG_MODULE, SG_FUNCTION, SG_CHUNK, SG_LIBRARY, SG_ENTRY, SG_LINK };
+enum sg_kind {
+    SG_CONTEXT = 1,
+    SG_STREAM,
+    SG_EVENT,
+    SG_MODULE,
+    SG_FUNCTION,
+    SG_CHUNK,
+    SG_LIBRARY,
+    SG_ENTRY,
+    SG_LINK,
+    SG_MEMPOOL,
+    SG_EXTERNAL
+};
 
 struct sg_object {
     uint64_t id; /* the handle's value */
@@ -172,8 +184,21 @@ struct sg_chunk {
     uint64_t inode;       /* shareable: identity of the fd */
     unsigned handle_refs; /* create, retain, import; minus release */
     unsigned mapping_refs;
+    bool is_view;                 /* `own` shows memory that is somebody else's, who is charged for it */
+    struct sg_runs *runs;         /* frame[] is a run of its frames, which go back there */
     struct sg_chunk *prev, *next; /* shareable ones */
 };
+
+/* Frames that come and go in runs, of a memfd that other processes may map as well. Unlike a device's they are filled with
+ * poison when they are handed out. */
+struct sg_runs {
+    struct sg_pool pool;
+    uint8_t *taken; /* per frame */
+};
+CUresult sg_runs_init(struct sg_runs *runs, int device, size_t frames, const char *name);
+void sg_runs_finish(struct sg_runs *runs);
+/* As sg_chunk_create, with adjacent frames. */
+CUresult sg_chunk_create_run(struct sg_runs *runs, size_t pages, struct sg_chunk **chunk_out);
 
 CUresult sg_pool_init(struct sg_pool *pool, int device, uint64_t bytes);
 /* Poisons the frame behind a host address inside a pool if that has not happened since it was handed out. Thread-safe. */
@@ -181,23 +206,37 @@ void sg_pool_fill(uint64_t host_address);
 /* Takes pages of `device`'s memory, charged; OUT_OF_MEMORY beyond the limit. `shareable` ones have a memfd of their own. */
 CUresult sg_chunk_create(int device, size_t pages, bool shareable, struct sg_chunk **chunk_out);
 void sg_chunk_destroy(struct sg_chunk *chunk);
+/* Checks what a chunk is to be: the device, or SG_ON_HOST. INVALID_VALUE, INVALID_DEVICE, NOT_SUPPORTED, NOT_PERMITTED. */
+CUresult sg_chunk_check(const CUmemAllocationProp *prop, int *device_out);
+/* Pages of somebody else's memfd, from the given page of it on each (NULL: from `first` on). */
+CUresult sg_chunk_create_view(int device, int fd, const uint32_t *page, uint64_t first, size_t pages,
+                              struct sg_chunk **chunk_out);
 /* The chunk's page as a page-table entry without rights and tier: host address, and SG_PTE_SLOW if it needs poison yet. */
 uint64_t sg_chunk_entry(const struct sg_chunk *chunk, size_t page);
+/* These pages of a chunk that is not shareable hold nothing any more: they are filled with poison before the next use. */
+void sg_chunk_forget(struct sg_chunk *chunk, size_t page, size_t pages);
+/* Lets the CPU see pages of the chunk at `va` (rights as for mmap), or no longer (PROT_NONE). False: it cannot be. */
+bool sg_chunk_show_host(struct sg_chunk *chunk, uint64_t va, size_t pages, int protection);
 
 /* ---- virtual memory ---- */
 
-enum sg_region_kind { SG_REGION_ALLOC, SG_REGION_BLOCK, SG_REGION_MAPPING };
+enum sg_region_kind { SG_REGION_ALLOC, SG_REGION_BLOCK, SG_REGION_MAPPING, SG_REGION_SEGMENT };
 struct sg_region { /* what sg.regions holds for each of its 2 MiB pages */
     enum sg_region_kind kind;
     uint64_t va, bytes;
 };
 
-struct sg_alloc {            /* cuMemAlloc memory, or a module's variables */
-    struct sg_region region; /* bytes as asked for */
-    struct sg_context *context;
-    struct sg_chunk *chunk; /* NULL: a part of a block */
+struct sg_alloc {               /* cuMemAlloc memory, or a module's variables */
+    struct sg_region region;    /* bytes as asked for */
+    struct sg_context *context; /* NULL: of a memory pool */
+    int device;                 /* whose memory it is, or SG_ON_HOST */
+    struct sg_chunk *chunk;     /* NULL: a part of a block or of a pool's segment */
     struct sg_block *block;
-    uint64_t reserved_bytes; /* of addresses, large ones */
+    struct sg_piece *piece;     /* of a memory pool: see mempool.h */
+    struct sg_foreign *foreign; /* memory of another process, or external: see share.h */
+    struct sg_managed *managed; /* see managed.c */
+    struct sg_ipc *ipc;         /* other processes may open it: see ipc.c */
+    uint64_t reserved_bytes;    /* of addresses, large ones */
     uint64_t buffer_id;
     bool is_module, sync_memops;
     struct sg_alloc *prev, *next; /* of the context */
@@ -253,9 +292,14 @@ static inline uint64_t sg_host_place(const struct sg_host *h, uint64_t va)
 
 /* Writes the entries of pages [va, va + chunk) of one device. rights 0 clears them. */
 void sg_pagetable_set(int device, uint64_t va, const struct sg_chunk *chunk, size_t pages, uint64_t rights);
+/* The same for a part of a chunk, from its page `first` on. */
+void sg_pagetable_set_part(int device, uint64_t va, const struct sg_chunk *chunk, size_t first, size_t pages,
+                           uint64_t rights);
 /* Allocates device memory of a context as cuMemAlloc does. */
 CUresult sg_alloc_create(struct sg_context *context, uint64_t bytes, bool is_module, struct sg_alloc **alloc_out);
 void sg_alloc_destroy(struct sg_alloc *alloc);
+/* The device whose page table a call of a context on `device` reaches it by; false: it must not, for lack of access. */
+bool sg_alloc_view(const struct sg_alloc *alloc, int device, bool write, int *device_out);
 /* Makes all cuMemAlloc memory of `owner` visible to device `viewer`, or hides it. */
 void sg_alloc_expose(struct sg_context *owner, int viewer, bool visible);
 /* A grid or copy names [va, va+bytes): is all of it memory, as far as a call can tell (rights are checked at execution)? */
@@ -264,6 +308,8 @@ bool sg_range_is_memory(uint64_t va, uint64_t bytes);
 void sg_describe_address(uint64_t va, char *text, size_t text_bytes);
 void sg_host_destroy(struct sg_host *host);
 void sg_note_freed(uint64_t va, uint64_t bytes);
+/* The same for what work in flight may still use: races on it are looked for on. */
+void sg_note_freed_later(uint64_t va, uint64_t bytes);
 void sg_note_unmapped(uint64_t va, uint64_t bytes);
 
 /* ---- devices ---- */
@@ -345,9 +391,10 @@ struct sg_stream {
     uint64_t number;
     uint64_t thread; /* of SG_STREAM_THREAD */
     struct sg_op *head, *tail;
-    bool queued; /* in sg.busy_streams */
-    uint64_t submitted;
-    _Atomic(uint64_t) completed; /* written under sg.lock, polled without */
+    bool queued;                  /* in sg.busy_streams */
+    uint64_t submitted, last_seq; /* of the last submission */
+    _Atomic(uint64_t) completed;  /* written under sg.lock, polled without */
+    struct sg_known *known;       /* see order.c */
     unsigned waiters;
     bool dead;
     struct sg_race_line *race; /* see check.h */
@@ -368,6 +415,7 @@ struct sg_mark { /* one recording of an event */
     unsigned refs;
     bool done;
     struct sg_clock *clock;                /* what is over when it is done; owned, see race.c */
+    struct sg_known *known;                /* likewise, owned, see order.c */
     bool placed, given_up;                 /* see vwait.c */
     uint64_t submit_ns, time_ns, lower_ns; /* virtual; until it is placed, it is not before lower_ns */
     struct sg_context *context;            /* compared only */
@@ -394,7 +442,9 @@ enum sg_op_kind {
     SG_OP_WAIT,
     SG_OP_HOST,
     SG_OP_VALUE_WAIT,
-    SG_OP_VALUE_WRITE
+    SG_OP_VALUE_WRITE,
+    SG_OP_ALLOC,
+    SG_OP_FREE
 };
 enum sg_op_state { SG_OP_QUEUED, SG_OP_READY, SG_OP_RUNNING };
 
@@ -463,6 +513,7 @@ struct sg_op {
         struct sg_mark *mark;
         struct sg_host_call host;
         struct sg_value value;
+        struct sg_span *span; /* of SG_OP_ALLOC and SG_OP_FREE: see mempool.h */
     };
     struct sg_vop *vop;                /* its side in virtual time */
     struct sg_op *next;                /* of the stream */
@@ -519,7 +570,10 @@ struct sg {
     uint64_t next_seq; /* orders all operations, for the legacy streams' rules and for waits */
     struct sg_context *contexts;
     struct sg_chunk *shareable;
-    struct sg_region **regions; /* a flat sparse table, one per 2 MiB page */
+    struct sg_mempool *mempools;
+    struct sg_known *host_known; /* see order.c */
+    bool orders;                 /* memory was freed in stream order: who comes after that is kept */
+    struct sg_region **regions;  /* a flat sparse table, one per 2 MiB page */
     struct sg_ranges reservations, hosts;
     struct sg_stream *busy_streams;
     uint64_t random, call_random;
@@ -592,6 +646,9 @@ CUresult sg_stream_resolve(CUstream handle, bool per_thread, struct sg_context *
 CUresult sg_enter_stream(const char *function, CUstream handle, bool per_thread, struct sg_stream **stream_out);
 struct sg_stream *sg_stream_create(struct sg_context *context, enum sg_stream_type type, unsigned flags, int priority);
 void sg_stream_retire(struct sg_stream *stream); /* no more submissions; freed once drained */
+/* Keeps the object while sg.lock is released. Letting go: false if the stream was destroyed meanwhile, and may be freed. */
+void sg_stream_hold(struct sg_stream *stream);
+bool sg_stream_let_go(struct sg_stream *stream);
 void sg_threads_default_streams_retire(uint64_t thread);
 
 /* ---- engine ---- */

@@ -1,5 +1,6 @@
 /* Streams, host functions, and the questions about captures (there are no captures here yet). */
 #include "simgpu/check.h"
+#include "simgpu/mempool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -130,6 +131,7 @@ static CUresult synchronize(CUstream handle, bool per_thread)
         return r;
     uint64_t context = s->context->object.id;
     sg_wait_ticket(s, s->submitted);
+    sg_mempools_settle();
     return sg_leave(sg_context_tell(context));
 }
 
@@ -151,9 +153,11 @@ static CUresult query(CUstream handle, bool per_thread)
     if (r)
         return r;
     uint64_t id = s->object.id, context = s->context->object.id;
+    struct sg_known *known = sg_order_of_stream(s);
     bool over = !s->vtime || sg_time_is_over(&(struct sg_goal){.stream = s->vtime, .seq = sg.next_seq});
     s = sg_object_find(id, SG_STREAM); /* another thread may have destroyed both meanwhile */
     r = sg_context_tell(context);
+    sg_order_learn(known, !r && over && !(s && s->head));
     if (r)
         return sg_leave(r);
     if (over && s && sg_check.race)

@@ -57,8 +57,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
     return sg_leave(CUDA_SUCCESS);
 }
 
-/* The device, or SG_ON_HOST, that a chunk with these properties lives on. */
-static CUresult check_properties(const CUmemAllocationProp *prop, int *device_out)
+CUresult sg_chunk_check(const CUmemAllocationProp *prop, int *device_out)
 {
     if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->win32HandleMetaData)
         return CUDA_ERROR_INVALID_VALUE;
@@ -96,7 +95,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     if (r)
         return r;
     int device = 0;
-    r = check_properties(prop, &device);
+    r = sg_chunk_check(prop, &device);
     if (r)
         return sg_leave(r);
     if (!handle || !granular(size) || flags)
@@ -192,23 +191,11 @@ static void set_host_access(struct sg_mapping *m, uint8_t flags)
     m->host_access = flags;
     if (flags)
         atomic_store(&sg_check.host_maps, true);
-    int protection = flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ;
-    for (size_t i = 0; i < m->region.bytes >> SG_PAGE_SHIFT; i++) {
-        void *at = (void *)(uintptr_t)(m->region.va + ((uint64_t)i << SG_PAGE_SHIFT));
-        void *got;
-        if (flags && m->chunk->own) {
-            got =
-                mmap(at, SG_PAGE_BYTES, protection, MAP_SHARED | MAP_FIXED, m->chunk->fd, (off_t)(i << SG_PAGE_SHIFT));
-        } else if (flags) {
-            sg_pool_fill(sg_chunk_entry(m->chunk, i) & SG_PTE_HOST_MASK);
-            got = mmap(at, SG_PAGE_BYTES, protection, MAP_SHARED | MAP_FIXED, m->chunk->pool->fd,
-                       (off_t)((uint64_t)m->chunk->frame[i] << SG_PAGE_SHIFT));
-        } else {
-            got = mmap(at, SG_PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-        }
-        if (got == MAP_FAILED)
-            sg_log(SG_LOG_ERROR, "cannot change the host's view of 0x%" PRIx64, (uint64_t)(uintptr_t)at);
-    }
+    int protection = !flags                                        ? PROT_NONE
+                     : flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
+                                                                   : PROT_READ;
+    if (!sg_chunk_show_host(m->chunk, m->region.va, m->region.bytes >> SG_PAGE_SHIFT, protection))
+        sg_log(SG_LOG_ERROR, "cannot change the host's view of 0x%" PRIx64, m->region.va);
 }
 
 static unsigned accessors(const struct sg_mapping *m)
@@ -367,7 +354,7 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
     if (r)
         return r;
     int device;
-    r = check_properties(prop, &device);
+    r = sg_chunk_check(prop, &device);
     if (!r && (!granularity ||
                (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)))
         r = CUDA_ERROR_INVALID_VALUE;

@@ -4,6 +4,7 @@
  */
 #include "simgpu/check.h"
 #include "simgpu/mempool.h"
+#include "simgpu/share.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -74,6 +75,8 @@ struct sg_alloc *sg_alloc_at(uint64_t va)
 bool sg_alloc_view(const struct sg_alloc *a, int device, bool write, int *device_out)
 {
     *device_out = a->piece ? device : a->device;
+    if (a->foreign && !sg_foreign_lives(a->foreign))
+        return false; /* its owner has freed it */
     return !a->piece || a->piece->segment->pool->access[device] & (write ? 2 : 1);
 }
 

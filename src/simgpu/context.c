@@ -83,9 +83,7 @@ void sg_context_finish(struct sg_context *c)
     while (c->events) {
         struct sg_event *e = c->events;
         DL_DELETE(c->events, e);
-        sg_object_remove(&e->object);
-        sg_mark_unref(e->mark);
-        free(e);
+        sg_event_free(e);
     }
     while (c->allocs)
         sg_alloc_destroy(c->allocs);

@@ -26,8 +26,16 @@ void sg_mark_unref(struct sg_mark *mark)
     if (mark && !--mark->refs) {
         free(mark->clock);
         free(mark->known);
+        sg_shared_event_unref(mark->shared);
         free(mark);
     }
+}
+
+void sg_mark_done(struct sg_mark *mark)
+{
+    mark->done = true;
+    if (mark->shared)
+        sg_shared_event_done(mark);
 }
 
 struct sg_op *sg_op_new(enum sg_op_kind kind)
@@ -188,7 +196,7 @@ static void start_host(struct sg_op *op)
 static void drop(struct sg_op *op)
 {
     if (op->kind == SG_OP_RECORD)
-        op->mark->done = true;
+        sg_mark_done(op->mark);
     if (op->kind == SG_OP_ALLOC)
         sg_span_begin(op->span);
     if (op->kind == SG_OP_FREE)
@@ -204,7 +212,7 @@ static void drop(struct sg_op *op)
 /* As far as the operation itself decides that. */
 static bool may_start(const struct sg_op *op)
 {
-    return op->kind == SG_OP_WAIT     ? op->mark->done
+    return op->kind == SG_OP_WAIT     ? op->mark->done || (op->mark->remote && sg_shared_event_is_done(op->mark))
            : op->kind == SG_OP_KERNEL ? sg.devices[op->stream->context->device].share <= 0.999 &&
                                             (!op->kernel.cooperative || all_blocks_fit(op))
                                       : op->kind != SG_OP_VALUE_WAIT || sg_value_ready(op);
@@ -229,10 +237,12 @@ static bool try_head(struct sg_stream *s)
         sg_replay_event(SG_REPLAY_START, op, 0);
     switch (op->kind) {
     case SG_OP_RECORD:
-        op->mark->done = true;
+        sg_mark_done(op->mark);
         sg_complete(op);
         return true;
     case SG_OP_WAIT:
+        if (!start && op->mark->remote)
+            sg_value_poll(); /* nobody in this process will tell */
         if (!start)
             return false;
         sg_complete(op);

@@ -13,17 +13,30 @@ CUresult cuEventCreate(CUevent *event, unsigned int flags)
     unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     if (!event || (flags & ~known))
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    if (flags & CU_EVENT_INTERPROCESS)
-        return sg_leave(flags & CU_EVENT_DISABLE_TIMING ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE);
+    if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING))
+        return sg_leave(CUDA_ERROR_INVALID_VALUE);
     struct sg_event *e = calloc(1, sizeof *e);
     if (!e)
         return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    r = flags & CU_EVENT_INTERPROCESS ? sg_shared_event_create(&e->shared) : CUDA_SUCCESS;
+    if (r) {
+        free(e);
+        return sg_leave(r);
+    }
     e->context = context;
     e->flags = flags;
     sg_object_add(&e->object, SG_EVENT);
     DL_APPEND(context->events, e);
     *event = SG_HANDLE(CUevent, e);
     return sg_leave(CUDA_SUCCESS);
+}
+
+void sg_event_free(struct sg_event *e)
+{
+    sg_object_remove(&e->object);
+    sg_mark_unref(e->mark); /* work that waits for it keeps its mark */
+    sg_shared_event_unref(e->shared);
+    free(e);
 }
 
 static CUresult destroy(CUevent handle)
@@ -36,9 +49,7 @@ static CUresult destroy(CUevent handle)
     if (!e)
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
     DL_DELETE(e->context->events, e);
-    sg_object_remove(&e->object);
-    sg_mark_unref(e->mark); /* work that waits for it keeps its mark */
-    free(e);
+    sg_event_free(e);
     return sg_leave(CUDA_SUCCESS);
 }
 
@@ -65,6 +76,8 @@ CUresult sg_event_record(struct sg_event *e, struct sg_stream *s)
     sg_order_recorded(mark, s);
     sg_mark_unref(e->mark);
     e->mark = sg_mark_ref(mark);
+    if (e->shared)
+        sg_shared_event_recorded(e->shared, mark);
     op->mark = sg_mark_ref(mark);
     return sg_submit_async(s, op);
 }
@@ -114,13 +127,16 @@ static CUresult wait_event(CUstream stream, CUevent handle, unsigned flags, bool
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
     if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    if (!e->mark)
-        return sg_leave(CUDA_SUCCESS); /* never recorded: nothing to wait for */
+    struct sg_mark *mark = sg_event_latest(e, &r);
+    if (!mark)
+        return sg_leave(r); /* never recorded: nothing to wait for */
     struct sg_op *op = sg_op_new(SG_OP_WAIT);
-    if (!op)
+    if (!op) {
+        sg_mark_unref(mark);
         return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
-    op->mark = sg_mark_ref(e->mark);
-    sg_order_waits(s, e->mark);
+    }
+    op->mark = mark;
+    sg_order_waits(s, mark);
     return sg_leave(sg_submit_async(s, op));
 }
 
@@ -155,11 +171,12 @@ CUresult cuEventQuery(CUevent event)
     CUresult r = enter_event("cuEventQuery", event, &e);
     if (r)
         return r;
-    if (!e->mark)
-        return sg_leave(CUDA_SUCCESS);
-    struct sg_mark *mark = sg_mark_ref(e->mark);
+    struct sg_mark *mark = sg_event_latest(e, &r);
+    if (!mark)
+        return sg_leave(r);
     uint64_t context = e->context->object.id;
-    bool over = sg_time_is_over(&(struct sg_goal){.mark = mark, .seq = sg.next_seq}) && mark->done;
+    bool over = mark->remote ? sg_shared_event_is_done(mark)
+                             : sg_time_is_over(&(struct sg_goal){.mark = mark, .seq = sg.next_seq}) && mark->done;
     if (over && sg_check.race)
         sg_race_join_mark(mark);
     if (over)
@@ -178,8 +195,14 @@ CUresult cuEventSynchronize(CUevent event)
     if (r)
         return r;
     uint64_t context = e->context->object.id;
-    if (e->mark)
-        sg_wait_mark(e->mark);
+    struct sg_mark *mark = sg_event_latest(e, &r);
+    if (mark && mark->remote)
+        sg_shared_event_wait(mark);
+    else if (mark)
+        sg_wait_mark(mark);
+    sg_mark_unref(mark);
+    if (r)
+        return sg_leave(r);
     sg_mempools_settle();
     return sg_leave(sg_context_tell(context));
 }

@@ -5,7 +5,6 @@
 #include "simgpu/check.h"
 #include "simgpu/share.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,18 +119,6 @@ void sg_ipc_end(struct sg_alloc *a)
 
 /* ---- the importer ---- */
 
-static int open_of(int pid, int fd, uint64_t inode)
-{
-    char path[64];
-    struct stat st;
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
-    int own = open(path, O_RDWR | O_CLOEXEC);
-    if (own < 0 || (!fstat(own, &st) && st.st_ino == inode))
-        return own;
-    close(own);
-    return -1;
-}
-
 static bool is_sound(const struct sg_ipc_record *r, uint64_t file_bytes)
 {
     return r->magic == MAGIC && r->device >= 0 && r->device < sg.device_count && r->bytes &&
@@ -142,7 +129,7 @@ static bool is_sound(const struct sg_ipc_record *r, uint64_t file_bytes)
 static CUresult map_record(const struct handle *h, struct sg_ipc_record **record_out)
 {
     struct stat st;
-    int fd = open_of(h->pid, h->fd, h->inode);
+    int fd = sg_file_of_process(h->pid, h->fd, h->inode);
     if (fd < 0 || fstat(fd, &st) || (uint64_t)st.st_size < sizeof **record_out) {
         if (fd >= 0)
             close(fd);
@@ -171,6 +158,11 @@ void sg_ipc_close(struct sg_foreign *f)
     unmap_record(f->record);
 }
 
+bool sg_foreign_lives(const struct sg_foreign *f)
+{
+    return f->kind != SG_FOREIGN_IPC || !f->record || atomic_load(&f->record->live);
+}
+
 /* The opened allocation of that handle; in any context of this process. */
 static struct sg_alloc *opened(uint64_t inode)
 {
@@ -189,7 +181,7 @@ static CUresult open_new(const struct handle *h, struct sg_context *context, str
     CUresult r = map_record(h, &record);
     if (r)
         return r;
-    int fd = atomic_load(&record->live) ? open_of(h->pid, record->memory_fd, record->memory_inode) : -1;
+    int fd = atomic_load(&record->live) ? sg_file_of_process(h->pid, record->memory_fd, record->memory_inode) : -1;
     if (fd < 0)
         r = CUDA_ERROR_MAP_FAILED;
     else if (record->device != context->device && !sg_can_reach(context->device, record->device))

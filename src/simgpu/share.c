@@ -4,6 +4,7 @@
 #include "simgpu/check.h"
 #include "simgpu/mempool.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,18 @@ bool sg_file_is_ours(int fd, const char *prefix, int *device_out)
     long device = strtol(name + length, NULL, 10);
     *device_out = (int)device;
     return device >= SG_ON_HOST && device < sg.device_count;
+}
+
+int sg_file_of_process(int pid, int fd, uint64_t inode)
+{
+    char path[64];
+    struct stat st;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    int own = open(path, O_RDWR | O_CLOEXEC);
+    if (own < 0 || (!fstat(own, &st) && st.st_ino == inode))
+        return own;
+    close(own);
+    return -1;
 }
 
 /* Only the bytes named are in bounds, whatever else lies in their pages. */

@@ -35,6 +35,7 @@ struct sg_foreign_place { /* where the bytes are */
 CUresult sg_foreign_create(const struct sg_foreign_place *place, struct sg_context *context,
                            struct sg_alloc **alloc_out);
 void sg_foreign_destroy(struct sg_alloc *alloc);
+bool sg_foreign_lives(const struct sg_foreign *foreign); /* as far as its owner goes */
 bool sg_may_free(const struct sg_alloc *alloc); /* by cuMemFree */
 bool sg_is_pool_import(const struct sg_alloc *alloc);
 /* For a free in stream order: what the free takes over (NULL: out of host memory), and forgetting the allocation. */
@@ -46,6 +47,8 @@ CUresult sg_mempool_make_shareable(struct sg_mempool *pool);
 
 void sg_ipc_end(struct sg_alloc *alloc);       /* memory that others may have opened goes */
 void sg_ipc_close(struct sg_foreign *foreign); /* the importer's side */
+/* Opens what a process has as that descriptor, if it is still that file; -1: it is gone. */
+int sg_file_of_process(int pid, int fd, uint64_t inode);
 /* The device in the name of one of our memory files; false: it is no such file. */
 bool sg_file_is_ours(int fd, const char *prefix, int *device_out);
 

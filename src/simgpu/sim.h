@@ -419,19 +419,37 @@ struct sg_mark { /* one recording of an event */
     bool placed, given_up;                 /* see vwait.c */
     uint64_t submit_ns, time_ns, lower_ns; /* virtual; until it is placed, it is not before lower_ns */
     struct sg_context *context;            /* compared only */
+    struct sg_shared_event *shared;        /* of an event of several processes, see ipcevent.c; owned */
+    uint64_t shared_number;                /* which of its recordings this is */
+    bool remote;                           /* another process made it */
 };
 
 struct sg_event {
     struct sg_object object;
     struct sg_context *context;
     unsigned flags;
-    struct sg_mark *mark; /* the latest recording */
+    struct sg_mark *mark;           /* the latest recording */
+    struct sg_shared_event *shared; /* see ipcevent.c; owned */
     struct sg_event *prev, *next;
 };
 
 /* Queues a recording, with sg.lock held (and released for a while with SIMGPU_SYNC). */
 CUresult sg_event_record(struct sg_event *event, struct sg_stream *stream);
+void sg_event_free(struct sg_event *event); /* off its context's list already */
 struct sg_mark *sg_mark_ref(struct sg_mark *mark);
+void sg_mark_done(struct sg_mark *mark); /* its recording has run */
+
+/* ---- events of several processes ---- */
+CUresult sg_shared_event_create(struct sg_shared_event **shared_out);
+void sg_shared_event_unref(struct sg_shared_event *shared); /* NULL is fine */
+/* The mark is the latest recording from now on. */
+void sg_shared_event_recorded(struct sg_shared_event *shared, struct sg_mark *mark);
+void sg_shared_event_done(const struct sg_mark *mark);
+bool sg_shared_event_is_done(const struct sg_mark *mark);
+/* Waits until another process's recording has run; sg.lock is released meanwhile. */
+void sg_shared_event_wait(const struct sg_mark *mark);
+/* A reference to the latest recording, whichever process made it; NULL: none yet, or (*result_out) out of host memory. */
+struct sg_mark *sg_event_latest(struct sg_event *event, CUresult *result_out);
 void sg_mark_unref(struct sg_mark *mark);
 
 enum sg_op_kind {

@@ -100,9 +100,10 @@ static void *translate(const struct sg_pagetable *pt, uint64_t va, unsigned byte
     void *host = device->translate_slow(device, va, bytes, how & 1, tier_out);
     if (!host || (sg_check.redzone && !in_bounds(va, bytes)))
         return NULL;
-    /* Memory that the CPU sees, too: pinned (at its own address, or mapped twice), or a chunk to which it was given access. */
-    bool on_host = *tier_out == SG_TIER_HOST && ((uint64_t)(uintptr_t)host == va || atomic_load(&sg_check.host_maps) ||
-                                                 (sg_check.host && is_pinned(va)));
+    /* Memory that the CPU sees, too: pinned or managed (at its own address, or mapped twice), or a chunk to which it was given access. */
+    bool on_host =
+        (uint64_t)(uintptr_t)host == va ||
+        (*tier_out == SG_TIER_HOST && (atomic_load(&sg_check.host_maps) || (sg_check.host && is_pinned(va))));
     bool in_heap =
         va - op->kernel.heap_va < op->kernel.heap_bytes; /* what one kernel frees another may get, in order */
     if (op->race && !in_heap)

@@ -74,7 +74,7 @@ struct sg_alloc *sg_alloc_at(uint64_t va)
 
 bool sg_alloc_view(const struct sg_alloc *a, int device, bool write, int *device_out)
 {
-    *device_out = a->piece ? device : a->device;
+    *device_out = a->piece || a->managed ? device : a->device;
     if (a->foreign && !sg_foreign_lives(a->foreign))
         return false; /* its owner has freed it */
     return !a->piece || a->piece->segment->pool->access[device] & (write ? 2 : 1);

@@ -52,7 +52,7 @@ static CUresult classify(const struct sg_end *end, const struct sg_extent *exten
         return va + bytes <= h->va + h->bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     if (a || m) {
-        if (side == HOST && !(m && m->host_access) && !(a && a->device == SG_ON_HOST))
+        if (side == HOST && !(m && m->host_access) && !(a && (a->device == SG_ON_HOST || a->managed)))
             return CUDA_ERROR_INVALID_VALUE;
         if (side == HOST || (side == ANY && a && a->device == SG_ON_HOST && a->piece)) {
             out->pinned = true; /* host-located memory that the CPU may use */

@@ -2,6 +2,7 @@
 #include "simgpu/check.h"
 #include "simgpu/fabric.h"
 #include "simgpu/linkfault.h"
+#include "simgpu/managed.h"
 
 #include <string.h>
 
@@ -172,6 +173,10 @@ static bool copy_row(const struct sg_copy *c, uint64_t dst, uint64_t src, struct
 
 bool sg_copy_execute(const struct sg_copy *c, struct sg_moved *moved, uint64_t *bad_out)
 {
+    if (c->prefetch) {
+        sg_managed_move(c, moved);
+        return true;
+    }
     uint64_t src = c->staging ? (uint64_t)(uintptr_t)c->staging : c->src;
     size_t src_pitch = c->staging ? c->width_bytes : c->src_pitch;
     size_t src_slice = c->staging ? c->width_bytes * c->height : c->src_slice;

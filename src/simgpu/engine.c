@@ -6,6 +6,7 @@
  * A thread that waits lends a hand with kernels, so that a short one is done without any thread switch.
  */
 #include "simgpu/check.h"
+#include "simgpu/managed.h"
 #include "simgpu/mempool.h"
 
 #include <inttypes.h>
@@ -51,7 +52,10 @@ static void op_free(struct sg_op *op)
     if (op->race)
         sg_race_drop(op);
     switch (op->kind) {
-    case SG_OP_COPY: free(op->copy.staging); break;
+    case SG_OP_COPY:
+        free(op->copy.staging);
+        sg_managed_unref(op->copy.prefetch);
+        break;
     case SG_OP_RECORD:
     case SG_OP_WAIT: sg_mark_unref(op->mark); break;
     case SG_OP_ALLOC:

@@ -1,5 +1,6 @@
 /* cuMemAlloc and its kin. Small allocations of a context share 2 MiB blocks in slots of 512 bytes. */
 #include "simgpu/check.h"
+#include "simgpu/managed.h"
 #include "simgpu/mempool.h"
 #include "simgpu/share.h"
 
@@ -182,6 +183,10 @@ void sg_alloc_destroy(struct sg_alloc *a)
 {
     if (a->foreign) {
         sg_foreign_destroy(a);
+        return;
+    }
+    if (a->managed) {
+        sg_managed_destroy(a);
         return;
     }
     if (a->ipc)

@@ -57,7 +57,7 @@ static unsigned access_flags(const struct known *k, const struct sg_context *con
                : access == 1 ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ
                              : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
     }
-    if (k->alloc && k->alloc->context && context && k->alloc->device != context->device &&
+    if (k->alloc && k->alloc->context && !k->alloc->managed && context && k->alloc->device != context->device &&
         !sg_peer_enabled(context, k->alloc->context))
         return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
     return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
@@ -93,7 +93,8 @@ static CUresult get_unmapped(void *data, CUpointer_attribute attribute, const st
 
 static CUresult get_host_pointer(void *data, uint64_t va, const struct known *k)
 {
-    if (!k->host && !(k->mapping && k->mapping->host_access) && !(k->alloc && k->alloc->device == SG_ON_HOST))
+    if (!k->host && !(k->mapping && k->mapping->host_access) &&
+        !(k->alloc && (k->alloc->device == SG_ON_HOST || k->alloc->managed)))
         return CUDA_ERROR_INVALID_VALUE;
     PUT(void *, (void *)(uintptr_t)va);
     return CUDA_SUCCESS;

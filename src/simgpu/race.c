@@ -267,8 +267,8 @@ static void describe(struct sg_race_op *o, const struct sg_op *op)
         snprintf(o->what, sizeof o->what, "kernel %s", op->kernel.function->info->name);
     } else if (op->kind == SG_OP_COPY) {
         uint64_t bytes = sg_copy_bytes(&op->copy);
-        bool pages = !((op->copy.dst | op->copy.src | bytes) & (SG_PAGE_BYTES - 1)) && op->copy.height == 1 &&
-                     op->copy.depth == 1;
+        bool pages = !op->copy.prefetch && !((op->copy.dst | op->copy.src | bytes) & (SG_PAGE_BYTES - 1)) &&
+                     op->copy.height == 1 && op->copy.depth == 1;
         o->is_flag = bytes <= SG_FLAG_BYTES;
         o->uses = op->copy.dst_device == SG_ON_HOST && !sg_host_at(op->copy.dst);
         o->pages_to = pages ? op->copy.dst : 0;
@@ -381,7 +381,7 @@ static void add_operands(struct sg_race_op *o, const struct sg_op *op)
     if (op->kind == SG_OP_VALUE_WAIT || op->kind == SG_OP_VALUE_WRITE) /* strong, as is what a kernel does to a flag */
         sg_race_access(o, op->value.va, op->value.bytes, op->kind == SG_OP_VALUE_WRITE ? 3 : 2,
                        sg_host_at(op->value.va) != NULL);
-    if (op->kind != SG_OP_COPY)
+    if (op->kind != SG_OP_COPY || c->prefetch) /* a prefetch is coherent with all accesses */
         return;
     add_layers(o, SG_ACCESS_WRITE, c);
     if (!c->staging)

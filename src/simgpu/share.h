@@ -36,7 +36,7 @@ CUresult sg_foreign_create(const struct sg_foreign_place *place, struct sg_conte
                            struct sg_alloc **alloc_out);
 void sg_foreign_destroy(struct sg_alloc *alloc);
 bool sg_foreign_lives(const struct sg_foreign *foreign); /* as far as its owner goes */
-bool sg_may_free(const struct sg_alloc *alloc); /* by cuMemFree */
+bool sg_may_free(const struct sg_alloc *alloc);          /* by cuMemFree */
 bool sg_is_pool_import(const struct sg_alloc *alloc);
 /* For a free in stream order: what the free takes over (NULL: out of host memory), and forgetting the allocation. */
 struct sg_span *sg_foreign_span(struct sg_alloc *alloc);

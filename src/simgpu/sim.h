@@ -472,7 +472,10 @@ struct sg_copy { /* also 2D and 3D; an operand is a plain host pointer or an add
     int dst_device, src_device; /* or SG_ON_HOST */
     void *staging;              /* owned: the source's rows without gaps */
     size_t depth, dst_slice, src_slice;
-    bool pageable; /* the host's side is, and is not staged */
+    bool pageable;               /* the host's side is, and is not staged */
+    struct sg_managed *prefetch; /* it moves managed memory, see managed.c */
+    uint64_t prefetch_base;      /* the allocation's address */
+    int prefetch_to;             /* a device, or SG_ON_HOST */
 };
 static inline uint64_t sg_copy_bytes(const struct sg_copy *copy)
 {

@@ -4,6 +4,7 @@
  * A thread's stack holds handles, not pointers: a context that another thread destroyed is found missing at the next call. A
  * primary context keeps its handle for the life of the process and only switches between active and inactive.
  */
+#include "simgpu/array.h"
 #include "simgpu/check.h"
 #include "simgpu/mempool.h"
 
@@ -85,6 +86,7 @@ void sg_context_finish(struct sg_context *c)
         DL_DELETE(c->events, e);
         sg_event_free(e);
     }
+    sg_arrays_finish(c);
     while (c->allocs)
         sg_alloc_destroy(c->allocs);
     sg_runtime_finish(c);

@@ -6,6 +6,7 @@
  * small synchronous ones may return before the device has the bytes (by seed); pinned sources of asynchronous copies are
  * read when the copy runs.
  */
+#include "simgpu/array.h"
 #include "simgpu/check.h"
 #include "simgpu/copyop.h"
 
@@ -349,8 +350,6 @@ CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dst, CUcontext dst_context, CUdevice
 
 CUresult sg_end_from(CUmemorytype type, const void *host, CUdeviceptr device, size_t pitch, struct sg_end *end_out)
 {
-    if (type == CU_MEMORYTYPE_ARRAY)
-        return CUDA_ERROR_NOT_SUPPORTED;
     if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
     if (type == CU_MEMORYTYPE_DEVICE && pitch > INT32_MAX)
@@ -364,16 +363,24 @@ CUresult sg_end_from(CUmemorytype type, const void *host, CUdeviceptr device, si
     return CUDA_SUCCESS;
 }
 
-static CUresult end_2d(CUmemorytype type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t pitch,
-                       size_t width, struct sg_end *end_out)
+struct place_2d {
+    CUmemorytype type;
+    const void *host;
+    CUdeviceptr device;
+    CUarray array;
+    size_t x, y, pitch;
+};
+
+static CUresult end_2d(const struct place_2d *p, const struct sg_extent *extent, struct sg_end *end_out)
 {
-    if (!pitch)
-        pitch = x + width;
-    CUresult r = sg_end_from(type, host, device, pitch, end_out);
-    if (!r && pitch < x + width)
+    if (p->type == CU_MEMORYTYPE_ARRAY)
+        return sg_end_of_array(p->array, p->x, p->y, 0, extent, end_out);
+    size_t pitch = p->pitch ? p->pitch : p->x + extent->width_bytes;
+    CUresult r = sg_end_from(p->type, p->host, p->device, pitch, end_out);
+    if (!r && pitch < p->x + extent->width_bytes)
         r = CUDA_ERROR_INVALID_VALUE;
     if (!r)
-        end_out->va += y * pitch + x;
+        end_out->va += p->y * pitch + p->x;
     return r;
 }
 
@@ -387,10 +394,13 @@ static CUresult copy_2d(const char *function, const CUDA_MEMCPY2D *p, CUstream s
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     struct sg_end dst, src;
     struct sg_extent extent = {p->WidthInBytes, p->Height, 1};
-    r = end_2d(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes, p->dstY, p->dstPitch, p->WidthInBytes, &dst);
+    struct place_2d to = {p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray,
+                          p->dstXInBytes,   p->dstY,    p->dstPitch};
+    struct place_2d from = {p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray,
+                            p->srcXInBytes,   p->srcY,    p->srcPitch};
+    r = end_2d(&to, &extent, &dst);
     if (!r)
-        r = end_2d(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY, p->srcPitch, p->WidthInBytes,
-                   &src);
+        r = end_2d(&from, &extent, &src);
     if (!r)
         r = sg_copy_submit(s, &dst, &src, &extent, async ? SG_HOW_ASYNC : SG_HOW_SYNC);
     return sg_leave(r);

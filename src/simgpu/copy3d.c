@@ -1,5 +1,5 @@
-/* Copies of three-dimensional pieces of linear memory. There are no arrays here: copies that name one are NOT_SUPPORTED. */
-#include "simgpu/copyop.h"
+/* Copies of three-dimensional pieces of linear memory and of arrays. */
+#include "simgpu/array.h"
 
 /* One end as the structures of both 3D copies tell it. */
 struct place {
@@ -8,6 +8,7 @@ struct place {
     const void *host;
     CUdeviceptr device;
     size_t pitch, height;
+    CUarray array;
 };
 
 static CUresult end_3d(const struct place *p, const struct sg_extent *extent, struct sg_end *end_out)
@@ -15,6 +16,8 @@ static CUresult end_3d(const struct place *p, const struct sg_extent *extent, st
     uint64_t row, rows, layer, offset;
     if (p->lod)
         return CUDA_ERROR_INVALID_VALUE;
+    if (p->type == CU_MEMORYTYPE_ARRAY)
+        return sg_end_of_array(p->array, p->x, p->y, p->z, extent, end_out);
     size_t pitch = p->pitch ? p->pitch : p->x + extent->width_bytes;
     CUresult r = sg_end_from(p->type, p->host, p->device, pitch, end_out);
     if (r)
@@ -46,10 +49,10 @@ static CUresult copy_3d(const char *function, const CUDA_MEMCPY3D *p, CUstream s
     if (!p || p->reserved0 || p->reserved1)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     struct sg_extent extent = {p->WidthInBytes, p->Height, p->Depth};
-    struct place to = {p->dstXInBytes, p->dstY,      p->dstZ,     p->dstLOD,   p->dstMemoryType,
-                       p->dstHost,     p->dstDevice, p->dstPitch, p->dstHeight};
-    struct place from = {p->srcXInBytes, p->srcY,      p->srcZ,     p->srcLOD,   p->srcMemoryType,
-                         p->srcHost,     p->srcDevice, p->srcPitch, p->srcHeight};
+    struct place to = {p->dstXInBytes, p->dstY,      p->dstZ,     p->dstLOD,    p->dstMemoryType,
+                       p->dstHost,     p->dstDevice, p->dstPitch, p->dstHeight, p->dstArray};
+    struct place from = {p->srcXInBytes, p->srcY,      p->srcZ,     p->srcLOD,    p->srcMemoryType,
+                         p->srcHost,     p->srcDevice, p->srcPitch, p->srcHeight, p->srcArray};
     struct sg_end dst, src;
     r = end_3d(&to, &extent, &dst);
     if (!r)
@@ -91,10 +94,10 @@ static CUresult copy_3d_peer(const char *function, const CUDA_MEMCPY3D_PEER *p, 
     if (!p)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     struct sg_extent extent = {p->WidthInBytes, p->Height, p->Depth};
-    struct place to = {p->dstXInBytes, p->dstY,      p->dstZ,     p->dstLOD,   p->dstMemoryType,
-                       p->dstHost,     p->dstDevice, p->dstPitch, p->dstHeight};
-    struct place from = {p->srcXInBytes, p->srcY,      p->srcZ,     p->srcLOD,   p->srcMemoryType,
-                         p->srcHost,     p->srcDevice, p->srcPitch, p->srcHeight};
+    struct place to = {p->dstXInBytes, p->dstY,      p->dstZ,     p->dstLOD,    p->dstMemoryType,
+                       p->dstHost,     p->dstDevice, p->dstPitch, p->dstHeight, p->dstArray};
+    struct place from = {p->srcXInBytes, p->srcY,      p->srcZ,     p->srcLOD,    p->srcMemoryType,
+                         p->srcHost,     p->srcDevice, p->srcPitch, p->srcHeight, p->srcArray};
     struct sg_end dst, src;
     r = end_3d(&to, &extent, &dst);
     if (!r)

@@ -2,7 +2,7 @@
  * Batches of copies. All copies of a batch are checked before the first is submitted. Their order within the batch is
  * nobody's to rely on, so the seed decides it.
  */
-#include "simgpu/copyop.h"
+#include "simgpu/array.h"
 
 #include <stdlib.h>
 
@@ -148,15 +148,26 @@ CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t
 
 /* ---- three dimensions ---- */
 
-static CUresult end_of(const CUmemcpy3DOperand *o, const CUextent3D *extent, struct sg_end *end_out)
+/* Where an array takes part, widths are in its elements. */
+static size_t element_bytes(const CUmemcpy3DOperand *o)
+{
+    const struct sg_array *a = o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? sg_array_find(o->op.array.array) : NULL;
+    return a ? a->element_bytes : 1;
+}
+
+static CUresult end_of(const CUmemcpy3DOperand *o, const struct sg_extent *extent, size_t unit, struct sg_end *end_out)
 {
     if (o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (o->type != CU_MEMCPY_OPERAND_TYPE_POINTER)
+        return o->op.array.offset.x > SIZE_MAX / unit
+                   ? CUDA_ERROR_INVALID_VALUE
+                   : sg_end_of_array(o->op.array.array, o->op.array.offset.x * unit, o->op.array.offset.y,
+                                     o->op.array.offset.z, extent, end_out);
+    size_t pitch = extent->width_bytes, slice;
+    if (o->type != CU_MEMCPY_OPERAND_TYPE_POINTER ||
+        (o->op.ptr.rowLength && __builtin_mul_overflow(o->op.ptr.rowLength, unit, &pitch)))
         return CUDA_ERROR_INVALID_VALUE;
-    size_t pitch = o->op.ptr.rowLength ? o->op.ptr.rowLength : extent->width;
-    size_t height = o->op.ptr.layerHeight ? o->op.ptr.layerHeight : extent->height, slice;
-    if (pitch < extent->width || height < extent->height || __builtin_mul_overflow(pitch, height, &slice))
+    size_t height = o->op.ptr.layerHeight ? o->op.ptr.layerHeight : extent->height;
+    if (pitch < extent->width_bytes || height < extent->height || __builtin_mul_overflow(pitch, height, &slice))
         return CUDA_ERROR_INVALID_VALUE;
     *end_out = (struct sg_end){o->op.ptr.ptr, pitch, slice, SG_SIDE_ANY, SG_ON_HOST};
     return CUDA_SUCCESS;
@@ -167,10 +178,15 @@ static CUresult part_from(const CUDA_MEMCPY3D_BATCH_OP *op, struct part *part)
     const CUextent3D *e = &op->extent;
     if (!e->width || !e->height || !e->depth || (op->flags & ~(unsigned)CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE))
         return CUDA_ERROR_INVALID_VALUE;
-    part->extent = (struct sg_extent){e->width, e->height, e->depth};
-    CUresult r = end_of(&op->dst, e, &part->dst);
+    size_t unit = element_bytes(&op->dst), from_unit = element_bytes(&op->src);
+    if (unit == 1 || op->dst.type != CU_MEMCPY_OPERAND_TYPE_ARRAY)
+        unit = from_unit;
+    if ((op->src.type == CU_MEMCPY_OPERAND_TYPE_ARRAY && unit != from_unit) || e->width > SIZE_MAX / unit)
+        return CUDA_ERROR_INVALID_VALUE;
+    part->extent = (struct sg_extent){e->width * unit, e->height, e->depth};
+    CUresult r = end_of(&op->dst, &part->extent, unit, &part->dst);
     if (!r)
-        r = end_of(&op->src, e, &part->src);
+        r = end_of(&op->src, &part->extent, unit, &part->src);
     return r ? r : how_from(op->srcAccessOrder, &part->how);
 }
 

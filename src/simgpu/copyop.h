@@ -36,8 +36,8 @@ enum sg_how {
     SG_HOW_SOURCE_LATE, /* asynchronous, and a pageable source too is read when the copy runs */
 };
 
-/* An end from what CUDA_MEMCPY2D and 3D say: NOT_SUPPORTED for arrays, INVALID_VALUE for other types and for pitches beyond
- * the limit. No offsets are applied. */
+/* An end from what CUDA_MEMCPY2D and 3D say, which is no array: INVALID_VALUE for other types and for pitches beyond the
+ * limit. No offsets are applied. */
 CUresult sg_end_from(CUmemorytype type, const void *host, CUdeviceptr device, size_t pitch, struct sg_end *end_out);
 /* Finds the memory of both ends; INVALID_VALUE where it is not what the call says. The extent has no zero. */
 CUresult sg_copy_check(const struct sg_stream *stream, const struct sg_end *dst, const struct sg_end *src,

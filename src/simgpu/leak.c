@@ -1,4 +1,5 @@
 /* What is still there when the process ends: each kind is counted, the first few are named. */
+#include "simgpu/array.h"
 #include "simgpu/check.h"
 #include "simgpu/mempool.h"
 
@@ -25,7 +26,8 @@ static void leaked(const char *format, ...)
 }
 
 struct tally {
-    unsigned contexts, allocs, streams, events, modules, libraries, pinned, reservations, mappings, chunks, pools;
+    unsigned contexts, allocs, streams, events, modules, libraries, pinned, reservations, mappings, chunks, pools,
+        arrays;
     uint64_t alloc_bytes, pinned_bytes, reserved_bytes, chunk_bytes;
 };
 
@@ -43,10 +45,22 @@ static void look_at_context(const struct sg_context *c, struct tally *t)
     DL_FOREACH(c->allocs, a)
     {
         if (a->is_module)
-            continue; /* goes with its module */
+            continue; /* goes with its module, or is an array */
         t->allocs++;
         t->alloc_bytes += a->region.bytes;
         leaked("allocation 0x%" PRIx64 " of %" PRIu64 " bytes on device %d", a->region.va, a->region.bytes, c->device);
+    }
+    const struct sg_array *array;
+    const struct sg_mipmap *mipmap;
+    DL_FOREACH(c->arrays, array)
+    {
+        t->arrays++;
+        leaked("an array of %" PRIu64 " bytes on device %d", array->alloc->region.bytes, c->device);
+    }
+    DL_FOREACH(c->mipmaps, mipmap)
+    {
+        t->arrays++;
+        leaked("a mipmapped array of %" PRIu64 " bytes on device %d", mipmap->alloc->region.bytes, c->device);
     }
     DL_FOREACH(c->modules, m)
     {
@@ -143,6 +157,6 @@ void sg_leak_report(void)
            " bytes), %u streams, %u events, %u modules, %u libraries, %u contexts",
            t.allocs, t.alloc_bytes, t.pinned, t.pinned_bytes, t.reservations, t.reserved_bytes, t.mappings, t.chunks,
            t.chunk_bytes, t.streams, t.events, t.modules, t.libraries, t.contexts);
-    if (t.pools)
-        sg_log(SG_LOG_WARN, "leak: and %u memory pools", t.pools);
+    if (t.pools || t.arrays)
+        sg_log(SG_LOG_WARN, "leak: and %u memory pools, %u arrays", t.pools, t.arrays);
 }

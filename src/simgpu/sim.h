@@ -42,6 +42,12 @@ CUresult cuProfilerStop(void);
 #define SG_BLOCK_SLOTS (SG_PAGE_BYTES / SG_SMALL_SLOT_BYTES)
 #define SG_POISON UINT64_C(0xfff7deadfff7dead) /* a NaN as f32 and f64, an absurd integer, no address */
 #define SG_ON_HOST (-1)                        /* in place of a device's index */
+/* Limits of textures and surfaces, in texels. */
+#define SG_TEXTURE_MOST 131072
+#define SG_TEXTURE_2D_MOST 131072
+#define SG_TEXTURE_3D_MOST 16384
+#define SG_TEXTURE_LAYERS_MOST 2048
+#define SG_TEXTURE_LINEAR_MOST (1 << 28)
 #define SG_MIB (UINT64_C(1) << 20)
 
 /* ---- models and settings ---- */
@@ -126,7 +132,9 @@ enum sg_kind {
     SG_ENTRY,
     SG_LINK,
     SG_MEMPOOL,
-    SG_EXTERNAL
+    SG_EXTERNAL,
+    SG_ARRAY,
+    SG_MIPMAP
 };
 
 struct sg_object {
@@ -371,6 +379,8 @@ struct sg_context {
     struct sg_stream *streams;
     struct sg_alloc *allocs;
     struct sg_block *blocks;
+    struct sg_array *arrays; /* see array.h */
+    struct sg_mipmap *mipmaps;
     struct sg_module *modules;
     struct sg_event *events;
     struct ptx_heap *heap; /* of the kernels' malloc; its memory is one of allocs */
@@ -731,6 +741,7 @@ CUresult sg_runtime_prepare(struct sg_context *context, const struct ptx_module 
 void sg_runtime_finish(struct sg_context *context); /* no kernel of it may run */
 /* Writes to stdout what kernels have printed: for synchronisation points. Releases sg.lock while it writes. */
 void sg_print_flush(void);
+ptx_texture_fn sg_texture_of; /* what a kernel's handle means */
 void sg_module_destroy(struct sg_module *module);
 /* Blocks of the function that one SM holds at once; 0 = it can never run. */
 int sg_occupancy(const struct sg_function *function, unsigned block_threads, uint64_t dynamic_shared_bytes);

@@ -77,6 +77,7 @@ static void create_grid(struct sg_op *op)
         .seed = sg_random(),
         .heap = op->stream->context->heap,
         .fifo = op->stream->context->fifo,
+        .texture = sg_texture_of,
     };
     k->view = sg.devices[device].pagetable;
     k->view.touched = sg.devices[device].touched;

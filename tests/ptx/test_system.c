@@ -151,7 +151,7 @@ Test(system, what_is_defined_nowhere_is_named)
         {".extern .func f();\n" HEAD "mov.u64 %rd2, f;" TAIL, "'f'", 0},
         {".extern .global .u32 x;\n", "'x'", 0},
         {".global .attribute(.managed) .u32 x;\n", ".attribute(.managed)", 4},
-        {".global .texref t;\n", ".texref", 4},
+        {".global .samplerref t;\n", ".samplerref", 4},
     };
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[2048];

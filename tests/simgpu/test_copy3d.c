@@ -140,7 +140,7 @@ Test(copy3d, what_does_not_fit_is_refused_at_the_call)
     REFUSED(CUDA_ERROR_INVALID_VALUE, p.Depth = SIZE_MAX);
     REFUSED(CUDA_ERROR_INVALID_VALUE, p.dstMemoryType = (CUmemorytype)7);
     REFUSED(CUDA_ERROR_INVALID_VALUE, p.dstMemoryType = CU_MEMORYTYPE_HOST; p.dstHost = (void *)(uintptr_t)volume);
-    REFUSED(CUDA_ERROR_NOT_SUPPORTED, p.srcMemoryType = CU_MEMORYTYPE_ARRAY);
+    REFUSED(CUDA_ERROR_INVALID_HANDLE, p.srcMemoryType = CU_MEMORYTYPE_ARRAY); /* and none is named */
     p = good;
     p.Depth = 1;
     p.srcZ = p.dstZ = 0;
@@ -327,7 +327,7 @@ Test(copy3d, a_batch_with_a_bad_part_does_nothing)
     OK(cuCtxSynchronize());
 }
 
-Test(copy3d, a_batch_of_volumes_copies_pointers_and_refuses_arrays)
+Test(copy3d, a_batch_of_volumes_copies_pointers_and_wants_arrays_that_are_there)
 {
     machine_with_context("h200,vram=64M");
     CUstream s;
@@ -366,5 +366,6 @@ Test(copy3d, a_batch_of_volumes_copies_pointers_and_refuses_arrays)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DBatchAsync_v2_ptsz(2, op, 0, s));
     op[1].extent.depth = D;
     op[1].dst.type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
-    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMemcpy3DBatchAsync_v2(2, op, 0, s));
+    op[1].dst.op.array.array = NULL;
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuMemcpy3DBatchAsync_v2(2, op, 0, s));
 }

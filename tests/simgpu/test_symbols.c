@@ -88,9 +88,9 @@ Test(symbols, what_is_not_supported_says_so)
 {
     machine_with_context("h200,vram=64M");
     CUgraph g;
-    CUarray a;
+    size_t bytes;
     GIVES(CUDA_ERROR_NOT_SUPPORTED, cuGraphCreate(&g, 0));
-    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuArrayCreate_v2(&a, NULL));
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMulticastGetGranularity(&bytes, NULL, CU_MULTICAST_GRANULARITY_MINIMUM));
     const void *table;
     CUuuid id = {{0}};
     GIVES(CUDA_ERROR_NOT_FOUND, cuGetExportTable(&table, &id));

@@ -228,6 +228,7 @@ static void init_run(struct ptx_run *r, const struct ptx_grid *g)
     r->clock_ns = g->args.clock_ns;
     r->heap = g->args.heap;
     r->fifo = g->args.fifo;
+    r->texture = g->args.texture;
 }
 
 static void finish_slice_locked(struct ptx_grid *g, struct ptx_run *r, uint64_t ended, enum ptx_slice how)

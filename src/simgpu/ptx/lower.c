@@ -119,6 +119,12 @@ static const struct ptx_descriptor table[] = {
     ROW("ldmatrix", ldmatrix, 2, 2, 0),
     ROW("stmatrix", stmatrix, 2, 2, 0),
     ROW("movmatrix", movmatrix, 2, 2, 0),
+    ROW("tex", tex, 2, 3, 0, .coordinates = true),
+    ROW("tld4", tex, 2, 2, 1, .coordinates = true),
+    ROW("txq", texture_query, 2, 3, 0),
+    ROW("suld", surface, 2, 2, 0, .coordinates = true),
+    ROW("sust", surface, 2, 2, 1, .coordinates = true),
+    ROW("suq", texture_query, 2, 2, 1),
 };
 
 static const struct {
@@ -204,7 +210,8 @@ void ptx_lower(struct ptx_parser *p)
         if (!d->all_types && (s->types[i] >= PTX_F16X2 || s->types[i] == PTX_B128))
             ptx_lower_unsupported(p, NULL);
     for (unsigned i = 0; i < s->operand_count; i++)
-        if ((s->operands[i].second && (i || !d->pair)) || (s->operands[i].part && !d->parts))
+        if ((s->operands[i].second && (i || !d->pair)) || (s->operands[i].part && !d->parts) ||
+            (s->operands[i].coordinates && !d->coordinates))
             ptx_lower_unsupported(p, "operands");
     d->lower(p, d);
     if (s->mods[0] | s->mods[1] | s->mods[2] | s->mods[3])

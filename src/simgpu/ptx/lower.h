@@ -16,6 +16,7 @@ struct ptx_descriptor {
     int16_t op; /* what `lower` needs to tell its instructions apart: usually the first operation of the family ... */
     int16_t op_signed; /* ... and its signed counterpart; 0 = the same */
     bool pair;         /* the first operand may be d|p */
+    bool coordinates;  /* an address may be [object, coordinates] */
     bool parts;        /* operands may be parts of registers, as a.h1 */
     bool all_types;    /* `lower` knows of .b128, .f16x2, .bf16, .bf16x2, .tf32; else they are refused before it */
 };
@@ -107,7 +108,7 @@ uint32_t ptx_lower_half_widen(struct ptx_parser *p, enum ptx_type type, uint32_t
     X(exit) X(trap) X(bar) X(shfl) X(vote) X(activemask) X(match) X(nanosleep) X(carry) \
     X(bit_range) X(fns) X(video) X(vmad) X(video_simd) \
     X(redux) X(elect) X(hint) X(cluster) X(createpolicy) X(cp) X(mbarrier) X(mma) X(wmma) X(ldmatrix) X(stmatrix) \
-    X(movmatrix)
+    X(movmatrix) X(tex) X(surface) X(texture_query)
 /* clang-format on */
 #define X(name) void ptx_lower_##name(struct ptx_parser *p, const struct ptx_descriptor *d);
 PTX_LOWERINGS(X)

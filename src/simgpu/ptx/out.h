@@ -13,7 +13,8 @@
     X(cp_async) X(cp_commit) X(cp_wait) X(cp_arrive) X(cp_bulk) \
     X(mbarrier_init) X(mbarrier_inval) X(mbarrier_arrive) X(mbarrier_tx) X(mbarrier_test) X(mbarrier_pending) \
     X(malloc) X(free) X(vprintf) X(assertfail) \
-    X(mma) X(wmma_load) X(wmma_store) X(ldmatrix) X(stmatrix) X(movmatrix)
+    X(mma) X(wmma_load) X(wmma_store) X(ldmatrix) X(stmatrix) X(movmatrix) \
+    X(tex) X(surface) X(texture_query)
 /* clang-format on */
 
 enum ptx_out {

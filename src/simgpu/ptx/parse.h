@@ -99,10 +99,11 @@ enum ptx_linkage { PTX_LINK_LOCAL, PTX_LINK_EXTERN, PTX_LINK_VISIBLE, PTX_LINK_W
 
 struct ptx_symbol {
     enum ptx_symbol_kind kind;
-    uint8_t log2;   /* registers: size; 0 = predicate */
-    bool is_result; /* PARAM: a function's return value */
-    bool is_formal; /* PARAM */
-    bool defined;   /* LABEL, GLOBAL */
+    uint8_t log2;      /* registers: size; 0 = predicate */
+    bool is_result;    /* PARAM: a function's return value */
+    bool is_formal;    /* PARAM */
+    bool defined;      /* LABEL, GLOBAL */
+    bool is_reference; /* GLOBAL: .texref, .surfref; it holds a handle */
     uint32_t
         offset; /* registers, PARAM objects: in the frame; LOCAL: in the function's locals; formal: in the layout */
     uint32_t stride; /* PARAM objects */
@@ -148,9 +149,10 @@ struct ptx_operand {
     enum ptx_sreg sreg;
     uint64_t value; /* INT (two's complement), FLOAT bits, ADDRESS offset */
     double number;
-    struct ptx_symbol *symbol;    /* SYMBOL, ADDRESS */
-    struct ptx_operand *elements; /* VECTOR */
-    const char *name;             /* for messages, and labels not seen yet */
+    struct ptx_symbol *symbol;       /* SYMBOL, ADDRESS */
+    struct ptx_operand *elements;    /* VECTOR */
+    struct ptx_operand *coordinates; /* ADDRESS of a texture or surface; NULL = none */
+    const char *name;                /* for messages, and labels not seen yet */
     size_t name_bytes;
     const char *part; /* of a register, without the dot: a.h1 of a video instruction; NULL = none */
     size_t part_bytes;
@@ -256,6 +258,7 @@ struct ptx_declarator {
     unsigned dimensions, vector;
     uint64_t dims[PTX_MAX_DIMENSIONS]; /* an open one is 0 */
     uint32_t element_bytes;            /* as in struct ptx_symbol */
+    enum ptx_reference reference;
     unsigned line;
 };
 /* After the space: [.align N] [.v2] .type [.ptr ...] name[dims]; limit on bytes. */

@@ -251,6 +251,9 @@ void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern)
     uint64_t bytes = ptx_declarator_bytes(p, &d, MAX_VARIABLE_BYTES);
     struct init init = {.declarator = &d, .index = symbol->index, .log2 = ptx_type_log2(d.type)};
     size_t relocs = m->reloc_count;
+    if (d.reference && (is_const || is_extern || ptx_parse_is_punct(p, '=')))
+        ptx_parse_unsupported(p, d.line,
+                              "unsupported: a texture or surface reference with initial values or elsewhere");
     if (!is_extern && ptx_parse_accept(p, '='))
         initialise(p, &init, &bytes);
     else if (d.is_open && !is_extern)
@@ -260,11 +263,13 @@ void ptx_parse_global(struct ptx_parser *p, bool is_const, bool is_extern)
     if (!p->linking)
         symbol->defined = !is_extern;
     symbol->element_bytes = d.element_bytes;
+    symbol->is_reference = d.reference != PTX_REFERENCE_NONE;
     if (ptx_link_defines(p, d.name, d.name_bytes, symbol, bytes)) {
         struct ptx_global *global = &m->globals[symbol->index];
         global->init = init.image;
         global->size_bytes = symbol->bytes = bytes;
         global->is_const = is_const;
+        global->reference = d.reference;
         if (!is_extern || p->linking)
             global->align_bytes = d.align;
     } else {

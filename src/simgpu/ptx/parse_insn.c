@@ -127,6 +127,10 @@ static void parse_address(struct ptx_parser *p, struct ptx_operand *out)
         out->value = ptx_parse_integer(p);
     else if (ptx_parse_is_punct(p, '-'))
         out->value = ptx_parse_integer(p);
+    if (ptx_parse_accept(p, ',')) {
+        out->coordinates = ptx_parse_take(p, sizeof(*out->coordinates));
+        parse_operand(p, out->coordinates, 0);
+    }
     ptx_parse_expect(p, ']');
     if (ptx_parse_is_dotted(p, "unified")) /* of memory that several address spaces share: all do here */
         ptx_parse_next(p);

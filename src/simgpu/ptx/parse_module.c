@@ -76,7 +76,15 @@ void ptx_parse_declarator(struct ptx_parser *p, struct ptx_declarator *out)
             break;
         }
     }
-    out->type = ptx_parse_type(p);
+    out->reference = ptx_parse_is_dotted(p, "texref")    ? PTX_REFERENCE_TEXTURE
+                     : ptx_parse_is_dotted(p, "surfref") ? PTX_REFERENCE_SURFACE
+                                                         : PTX_REFERENCE_NONE;
+    if (out->reference) {
+        out->type = PTX_U64; /* it holds a handle */
+        ptx_parse_next(p);
+    } else {
+        out->type = ptx_parse_type(p);
+    }
     if (out->type == PTX_PRED)
         ptx_parse_fail(p, p->token.line, "a predicate cannot be a variable");
     parse_pointer_attributes(p);

@@ -9,6 +9,7 @@
 #define SG_PTX_H
 
 #include "simgpu/pagetable.h"
+#include "simgpu/ptx/texture.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,13 +40,16 @@ struct ptx_function_info {
     uint32_t required_threads[3]; /* .reqntid, zeros if none */
 };
 
+enum ptx_reference { PTX_REFERENCE_NONE, PTX_REFERENCE_TEXTURE, PTX_REFERENCE_SURFACE };
+
 struct ptx_global {
     const char *name;
     uint64_t size_bytes;
     uint32_t align_bytes;
-    bool is_const;    /* .const rather than .global */
-    const void *init; /* size_bytes of initial content, or NULL for zeros; relocations excluded */
-    uint64_t address; /* device address: written by the caller, before ptx_module_link */
+    enum ptx_reference reference; /* .texref, .surfref: 8 bytes for the handle of what is bound to it */
+    bool is_const;                /* .const rather than .global */
+    const void *init;             /* size_bytes of initial content, or NULL for zeros; relocations excluded */
+    uint64_t address;             /* device address: written by the caller, before ptx_module_link */
 };
 
 struct ptx_error {
@@ -148,6 +152,7 @@ struct ptx_grid_args {
     uint64_t seed;     /* which resident block advances next */
     struct ptx_heap *heap;             /* of malloc and free; NULL = malloc finds no memory */
     struct ptx_fifo *fifo;             /* of vprintf; NULL = its output is lost */
+    ptx_texture_fn *texture;           /* what handles mean; NULL = nothing */
     const _Atomic(uint64_t) *clock_ns; /* %globaltimer; NULL = the monotonic clock */
 };
 

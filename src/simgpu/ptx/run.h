@@ -73,6 +73,7 @@ struct ptx_run {
     uint64_t grid_id;
     struct ptx_heap *heap;
     struct ptx_fifo *fifo;
+    ptx_texture_fn *texture;
     const _Atomic(uint64_t) *clock_ns;
     struct ptx_counters counters;
     struct ptx_fault fault;

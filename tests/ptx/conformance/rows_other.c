@@ -6,6 +6,7 @@
 
 #define FLOW .tested_in = "tests/ptx/test_flow.c"
 #define MEMORY .tested_in = "tests/ptx/test_memory.c"
+#define TEXTURE .tested_in = "tests/simgpu/test_texture.c"
 #define MATRIX .tested_in = "tests/ptx/test_matrix.c"
 #define ELEMENTS "<.b8|.u8|.s8|.b16|.u16|.s16|.b32|.u32|.s32|.f32|.b64|.u64|.s64|.f64|.b128>"
 #define SCOPES "<|.cta|.cluster|.gpu|.sys>"
@@ -82,5 +83,17 @@ const struct conform_row rows_other[] = {
     {"wmma.mma.sync.aligned<.row|.col><.row|.col>.m8n8k4<|.rn>.f64.f64.f64.f64", MATRIX},
     {"ldmatrix.sync.aligned.m8n8<.x1|.x2|.x4><|.trans><|.shared>.b16", MATRIX},
     {"stmatrix.sync.aligned.m8n8<.x1|.x2|.x4><|.trans><|.shared>.b16", MATRIX},
+    {"tex<.1d|.2d|.3d|.a1d|.a2d>.v4<.u32|.s32|.f32><.s32|.f32>", TEXTURE},
+    {"tex.level<.1d|.2d|.3d|.a1d|.a2d>.v4<.u32|.s32|.f32>.f32", TEXTURE},
+    {"tld4<.r|.g|.b|.a>.2d.v4<.u32|.s32|.f32>.f32", TEXTURE},
+    {"txq<.width|.height|.depth|.array_size|.num_mipmap_levels|.channel_data_type|.channel_order|.normalized_coords|."
+     "num_samples>.b32",
+     TEXTURE},
+    {"txq.level<.width|.height|.depth>.b32", TEXTURE},
+    {"suld.b<.1d|.2d|.3d|.a1d|.a2d><|.ca|.cg|.cs|.cv><|.v2|.v4><.b8|.b16|.b32><.trap|.clamp|.zero>", TEXTURE},
+    {"suld.b<.1d|.2d|.3d|.a1d|.a2d><|.ca|.cg|.cs|.cv><|.v2>.b64<.trap|.clamp|.zero>", TEXTURE},
+    {"sust.b<.1d|.2d|.3d|.a1d|.a2d><|.wb|.cg|.cs|.wt><|.v2|.v4><.b8|.b16|.b32><.trap|.clamp|.zero>", TEXTURE},
+    {"sust.b<.1d|.2d|.3d|.a1d|.a2d><|.wb|.cg|.cs|.wt><|.v2>.b64<.trap|.clamp|.zero>", TEXTURE},
+    {"suq<.width|.height|.depth|.array_size|.channel_data_type|.channel_order>.b32", TEXTURE},
 };
 const size_t rows_other_count = sizeof(rows_other) / sizeof(rows_other[0]);

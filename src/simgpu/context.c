@@ -201,7 +201,7 @@ static CUresult push_current(CUcontext handle)
     if (r)
         return r;
     struct sg_context *c = SG_FIND(handle, SG_CONTEXT);
-    return sg_leave(c ? push(c->object.id) : CUDA_ERROR_INVALID_CONTEXT);
+    return sg_leave(c ? push((uint64_t)(uintptr_t)handle) : CUDA_ERROR_INVALID_CONTEXT);
 }
 
 CUresult cuCtxPushCurrent(CUcontext ctx)
@@ -249,7 +249,7 @@ CUresult cuCtxSetCurrent(CUcontext handle)
         return sg_leave(CUDA_ERROR_INVALID_CONTEXT);
     if (t->depth)
         t->depth--;
-    return sg_leave(c ? push(c->object.id) : CUDA_SUCCESS);
+    return sg_leave(c ? push((uint64_t)(uintptr_t)handle) : CUDA_SUCCESS);
 }
 
 CUresult cuCtxGetCurrent(CUcontext *pctx)

@@ -277,6 +277,7 @@ static int model_attribute(CUdevice_attribute attribute, CUdevice device)
     case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: return m->major >= 8 ? m->l2_bytes / 4 * 3 : 0;
     case CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE: return (int)sg_policy_window_max_bytes();
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT: return (int)sg_sync_domain_count();
+    case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED: return m->major >= 9;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return (int)sg_node_pci(device).bus;
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: return (int)sg_node_pci(device).slot;
     case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: return (int)sg_node_pci(device).domain;

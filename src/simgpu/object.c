@@ -1,5 +1,5 @@
 /* Handles, sorted ranges, per-thread state, and what every entry point does first and last. */
-#include "simgpu/sim.h"
+#include "simgpu/green.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +33,8 @@ void *sg_object_find(uint64_t id, enum sg_kind kind)
 {
     struct sg_object *found;
     HASH_FIND(hh, sg.objects, &id, sizeof id, found);
+    if (found && found->kind == SG_GREEN && kind == SG_CONTEXT)
+        return ((struct sg_green *)(void *)found)->primary;
     return found && found->kind == kind ? found : NULL;
 }
 

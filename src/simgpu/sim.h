@@ -134,7 +134,9 @@ enum sg_kind {
     SG_MEMPOOL,
     SG_EXTERNAL,
     SG_ARRAY,
-    SG_MIPMAP
+    SG_MIPMAP,
+    SG_GREEN,
+    SG_DESCRIPTION
 };
 
 struct sg_object {
@@ -145,7 +147,8 @@ struct sg_object {
 
 void sg_object_add(struct sg_object *object, enum sg_kind kind);
 void sg_object_remove(struct sg_object *object);
-void *sg_object_find(uint64_t id, enum sg_kind kind); /* NULL: no live object of that kind */
+/* NULL: no live object of that kind. A green context is found as its primary context, too. */
+void *sg_object_find(uint64_t id, enum sg_kind kind);
 #define SG_FIND(handle, kind) sg_object_find((uint64_t)(uintptr_t)(handle), kind)
 #define SG_HANDLE(type, thing) ((type)(uintptr_t)(thing)->object.id)
 
@@ -400,6 +403,7 @@ struct sg_stream {
     int priority;
     uint64_t number;
     uint64_t thread; /* of SG_STREAM_THREAD */
+    uint64_t green;  /* the green context that it belongs to, see green.h; 0 = none */
     struct sg_op *head, *tail;
     bool queued;                  /* in sg.busy_streams */
     uint64_t submitted, last_seq; /* of the last submission */

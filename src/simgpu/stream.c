@@ -1,5 +1,6 @@
 /* Streams, host functions, and the questions about captures (there are no captures here yet). */
 #include "simgpu/check.h"
+#include "simgpu/green.h"
 #include "simgpu/mempool.h"
 
 #include <stdlib.h>
@@ -58,7 +59,7 @@ CUresult sg_stream_resolve(CUstream handle, bool per_thread, struct sg_context *
         if (!s || s->dead)
             return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (s->context->finalizing)
+    if (s->context->finalizing || (s->green && !sg_green_of(s->green)))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *stream_out = s;
     return s->context->sticky;
@@ -86,6 +87,9 @@ static CUresult create(const char *function, CUstream *stream, unsigned flags, i
     struct sg_stream *s = sg_stream_create(context, SG_STREAM_CREATED, flags, priority);
     if (!s)
         return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    struct sg_green *green = sg_green_current();
+    if (green)
+        sg_green_adopt(green, s);
     *stream = SG_HANDLE(CUstream, s);
     return sg_leave(CUDA_SUCCESS);
 }
@@ -109,6 +113,8 @@ static CUresult destroy(CUstream handle)
     struct sg_stream *s = SG_FIND(handle, SG_STREAM);
     if (!s || s->dead || s->type != SG_STREAM_CREATED)
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
+    if (s->green && !sg_green_of(s->green))
+        return sg_leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
     sg_stream_retire(s); /* work that it still holds is carried out */
     return sg_leave(CUDA_SUCCESS);
 }
@@ -271,7 +277,7 @@ static CUresult get_context(CUstream handle, CUcontext *context, bool per_thread
         return r;
     if (!context)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    *context = SG_HANDLE(CUcontext, s->context);
+    *context = s->green ? (CUcontext)(uintptr_t)s->green : SG_HANDLE(CUcontext, s->context);
     return sg_leave(CUDA_SUCCESS);
 }
 
@@ -285,12 +291,21 @@ CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext *context)
     return get_context(stream, context, true);
 }
 
-static CUresult get_context_v2(CUstream stream, CUcontext *context, CUgreenCtx *green, bool per_thread)
+/* The primary context, and the green one. */
+static CUresult get_context_v2(CUstream handle, CUcontext *context, CUgreenCtx *green, bool per_thread)
 {
-    CUresult r = get_context(stream, context, per_thread);
-    if (!r && green)
-        *green = NULL; /* there are no green contexts */
-    return r;
+    struct sg_stream *s;
+    CUresult r = sg_enter_stream("cuStreamGetCtx", handle, per_thread, &s);
+    if (r)
+        return r;
+    if (!context)
+        return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    bool special = !handle || handle == CU_STREAM_LEGACY;
+    const struct sg_green *of = special ? sg_green_current() : sg_green_of(s->green);
+    *context = SG_HANDLE(CUcontext, s->context);
+    if (green)
+        *green = of ? SG_HANDLE(CUgreenCtx, of) : NULL;
+    return sg_leave(CUDA_SUCCESS);
 }
 
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, CUgreenCtx *green)

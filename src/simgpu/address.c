@@ -245,6 +245,8 @@ enum sg_finding_kind sg_finding_at(int device, uint64_t va)
     struct sg_mapping *m = sg_mapping_at(va);
     struct sg_alloc *a = sg_alloc_at(va);
     int seen_by;
+    if (a && a->piece && !a->piece->span->begun)
+        return SG_FINDING_BEFORE_MAP; /* its stream has not got there */
     if (m || a)
         return (m && !m->access[device]) || (a && (!sg_alloc_view(a, device, false, &seen_by) || seen_by != device))
                    ? SG_FINDING_NO_GRANT
@@ -259,6 +261,12 @@ enum sg_finding_kind sg_finding_at(int device, uint64_t va)
 static bool describe_known(uint64_t va, char *text, size_t text_bytes)
 {
     struct sg_alloc *alloc = sg_alloc_at(va);
+    if (alloc && alloc->piece && !alloc->piece->span->begun) {
+        snprintf(text, text_bytes,
+                 "%" PRIu64 " bytes into an allocation of %" PRIu64 " bytes to which its stream has not got yet",
+                 va - alloc->region.va, alloc->region.bytes);
+        return true;
+    }
     if (alloc) {
         snprintf(text, text_bytes, "%" PRIu64 " bytes into an allocation of %" PRIu64 " bytes on device %d, no access",
                  va - alloc->region.va, alloc->region.bytes, alloc->device);

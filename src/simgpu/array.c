@@ -194,6 +194,31 @@ CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *desc, CUarray handle
     return sg_leave(CUDA_SUCCESS);
 }
 
+/* There are no sparse arrays here, none whose memory comes later, and none of several planes. */
+static CUresult of_none(const char *function, CUarray handle, const void *out)
+{
+    struct sg_array *a;
+    CUresult r = enter_array(function, handle, out, &a);
+    return r ? r : sg_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *properties, CUarray array)
+{
+    return of_none("cuArrayGetSparseProperties", array, properties);
+}
+
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUarray array, CUdevice device)
+{
+    (void)device;
+    return of_none("cuArrayGetMemoryRequirements", array, requirements);
+}
+
+CUresult cuArrayGetPlane(CUarray *plane, CUarray array, unsigned int index)
+{
+    (void)index;
+    return of_none("cuArrayGetPlane", array, plane);
+}
+
 /* ---- mipmaps ---- */
 
 static size_t halved(size_t size, unsigned level)
@@ -297,6 +322,28 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
     sg_object_remove(&m->object);
     free_mipmap(m);
     return sg_leave(CUDA_SUCCESS);
+}
+
+static CUresult of_no_mipmap(const char *function, CUmipmappedArray handle)
+{
+    struct sg_context *context;
+    CUresult r = sg_enter_context(function, &context);
+    if (r)
+        return r;
+    return sg_leave(SG_FIND(handle, SG_MIPMAP) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE);
+}
+
+CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *properties, CUmipmappedArray mipmap)
+{
+    (void)properties;
+    return of_no_mipmap("cuMipmappedArrayGetSparseProperties", mipmap);
+}
+
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUmipmappedArray mipmap,
+                                               CUdevice device)
+{
+    (void)requirements, (void)device;
+    return of_no_mipmap("cuMipmappedArrayGetMemoryRequirements", mipmap);
 }
 
 void sg_arrays_finish(struct sg_context *context)

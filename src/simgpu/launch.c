@@ -156,6 +156,8 @@ CUresult sg_launch(const char *api, const struct sg_launch *l, bool per_thread)
     for (int i = 0; i < 2 && !r; i++)
         r = l->after[i] ? find_event(l->after[i], s->context, &e) : CUDA_SUCCESS;
     struct sg_op *op = NULL;
+    if (!r && f->module->texrefs)
+        r = sg_texrefs_prepare(f->module, s);
     if (!r)
         r = make_op(l, f, &op);
     if (r)

@@ -70,6 +70,7 @@ bool sg_module_is_busy(const struct sg_module *m)
 
 void sg_module_destroy(struct sg_module *m)
 {
+    sg_texrefs_finish(m);
     for (size_t i = 0; m->globals && i < ptx_module_global_count(m->ptx); i++)
         if (m->globals[i])
             sg_alloc_destroy(m->globals[i]);

@@ -136,7 +136,8 @@ enum sg_kind {
     SG_ARRAY,
     SG_MIPMAP,
     SG_GREEN,
-    SG_DESCRIPTION
+    SG_DESCRIPTION,
+    SG_TEXREF
 };
 
 struct sg_object {
@@ -561,6 +562,7 @@ struct sg_module {
     struct ptx_module *ptx;
     uint64_t charge_bytes;
     struct sg_alloc **globals; /* one per ptx global */
+    struct sg_texref *texrefs; /* that were asked for, see texref.c */
     struct sg_function *functions;
     struct sg_library *library; /* that it was loaded for; NULL: the job's own */
     struct sg_module *prev, *next;
@@ -745,6 +747,9 @@ CUresult sg_runtime_prepare(struct sg_context *context, const struct ptx_module 
 void sg_runtime_finish(struct sg_context *context); /* no kernel of it may run */
 /* Writes to stdout what kernels have printed: for synchronisation points. Releases sg.lock while it writes. */
 void sg_print_flush(void);
+/* Texture references: what is bound to a module's is written before a kernel that is launched now; and their end. */
+CUresult sg_texrefs_prepare(struct sg_module *module, struct sg_stream *stream);
+void sg_texrefs_finish(struct sg_module *module);
 ptx_texture_fn sg_texture_of; /* what a kernel's handle means */
 void sg_module_destroy(struct sg_module *module);
 /* Blocks of the function that one SM holds at once; 0 = it can never run. */

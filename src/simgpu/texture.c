@@ -307,6 +307,14 @@ CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *desc, CUtexObject object)
     return sg_leave(CUDA_SUCCESS);
 }
 
+/* No object has a view of its own here. */
+CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *view, CUtexObject object)
+{
+    struct entry *e;
+    CUresult r = enter_object("cuTexObjectGetResourceViewDesc", object, false, view, &e);
+    return r ? r : sg_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
 CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *resource, CUsurfObject object)
 {
     struct entry *e;

@@ -30,6 +30,12 @@ Test(array, descriptors_come_back)
     OK(cuArray3DGetDescriptor_v2(&got3, b));
     cr_assert(got3.Depth == 4 && got3.NumChannels == 4 && got3.Flags == CUDA_ARRAY3D_SURFACE_LDST);
     cr_assert_lt(free_vram(), before);
+    CUDA_ARRAY_SPARSE_PROPERTIES sparse;
+    CUDA_ARRAY_MEMORY_REQUIREMENTS requirements;
+    CUarray plane;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuArrayGetSparseProperties(&sparse, a)); /* it is none of these */
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuArrayGetMemoryRequirements(&requirements, a, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuArrayGetPlane(&plane, a, 0));
     OK(cuArrayDestroy(a));
     OK(cuArrayDestroy(b));
     cr_assert_eq(free_vram(), before);
@@ -207,6 +213,10 @@ Test(array, mipmaps_have_levels)
     }
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayGetLevel(&level, m, 5));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuArrayDestroy(level)); /* of the whole */
+    CUDA_ARRAY_SPARSE_PROPERTIES sparse;
+    CUDA_ARRAY_MEMORY_REQUIREMENTS requirements;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayGetSparseProperties(&sparse, m));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayGetMemoryRequirements(&requirements, m, 0));
     OK(cuMipmappedArrayDestroy(m));
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuMipmappedArrayDestroy(m));
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuArray3DGetDescriptor_v2(&got, level));

@@ -528,7 +528,7 @@ static int frees_too_early(void)
 static int uses_too_early(void)
 {
     CUdeviceptr p;
-    struct gate gate = GATE_INIT;
+    static struct gate gate = GATE_INIT; /* it may be looked at after this has returned */
     set_up();
     MUST(cuLaunchHostFunc(stream[0], gate_wait, &gate));
     MUST(cuMemAllocAsync(&p, 4 * MIB, stream[0]));
@@ -629,7 +629,8 @@ Test(pool, a_free_that_nothing_orders_is_a_race)
 
 Test(pool, a_use_before_the_allocation_is_an_illegal_access)
 {
-    finds("uses_too_early", "off", CUDA_ERROR_ILLEGAL_ADDRESS & 255, "race", 0, WORDS("kernel put"));
+    finds("uses_too_early", "off", CUDA_ERROR_ILLEGAL_ADDRESS & 255, "use_before_map", 1,
+          WORDS("kernel put", "its stream has not got yet"));
 }
 
 Test(pool, a_use_after_the_free_is_found)

@@ -2,6 +2,8 @@
 #include "sim_test.h"
 
 #include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
 
 static void *asked(const char *name, int version, unsigned flags)
 {
@@ -176,4 +178,62 @@ Test(symbols, a_runtime_starts_up_by_look_ups_alone)
     OK(their_cuLaunchKernel((CUfunction)kernel, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
     OK(their_cuMemcpyDtoH(&got, p + 60, 4));
     cr_assert_eq(got, 31);
+}
+
+/* ---- every export ---- */
+
+static const char *const exports[] = {
+#define SG_VERSION(name, since, rule, symbol) #symbol,
+#include "simgpu/versions.def"
+#undef SG_VERSION
+};
+
+typedef CUresult any_fn(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                        uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                        uint64_t, uint64_t);
+
+/* More zeros than any function takes: structures that are handed over by value lie among the last ones. */
+__attribute__((no_sanitize("undefined"))) static CUresult call_empty(const char *name)
+{
+    any_fn *f;
+    *(void **)&f = exported(name);
+    return f(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+}
+
+Test(symbols, every_export_answers_empty_arguments_with_a_code_that_has_a_name)
+{
+    CUcontext context = machine_with_context("h200,vram=64M,host=64M");
+    for (size_t i = 0; i < sizeof exports / sizeof exports[0]; i++) {
+        const char *text;
+        OK(cuCtxSetCurrent(context));
+        CUresult r = call_empty(exports[i]);
+        cr_assert_eq(cuGetErrorName(r, &text), CUDA_SUCCESS, "%s gave %d", exports[i], (int)r);
+    }
+    OK(cuCtxSetCurrent(context)); /* and nothing is broken by it */
+    CUdeviceptr p;
+    unsigned value = 0;
+    OK(cuMemAlloc_v2(&p, 4));
+    OK(cuMemsetD32_v2(p, 7, 1));
+    OK(cuMemcpyDtoH_v2(&value, p, 4));
+    cr_assert_eq(value, 7);
+}
+
+/* The forms for per-thread default streams are the same functions. */
+Test(symbols, per_thread_forms_answer_as_the_plain_ones)
+{
+    CUcontext context = machine_with_context("h200,vram=64M,host=64M");
+    for (size_t i = 0; i < sizeof exports / sizeof exports[0]; i++) {
+        char plain[128];
+        const char *end = strstr(exports[i], "_pts"), *other = strstr(exports[i], "_ptds");
+        end = end ? end : other;
+        if (!end)
+            continue;
+        snprintf(plain, sizeof plain, "%.*s", (int)(end - exports[i]), exports[i]);
+        OK(cuCtxSetCurrent(context));
+        CUresult r = call_empty(exports[i]);
+        OK(cuCtxSetCurrent(context));
+        CUresult expected = call_empty(plain);
+        bool batch = strstr(plain, "Batch") != NULL; /* refused on the legacy stream only */
+        cr_assert(batch || r == expected, "%s gave %d, %s %d", exports[i], (int)r, plain, (int)expected);
+    }
 }

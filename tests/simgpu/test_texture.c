@@ -354,6 +354,10 @@ Test(texture, descriptors_come_back)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuSurfObjectCreate(&s, &r)); /* made without CUDA_ARRAY3D_SURFACE_LDST */
     OK(cuTexObjectDestroy(t));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectDestroy(t));
+    CUDA_RESOURCE_VIEW_DESC view;
+    t = texture(&r, CU_TR_ADDRESS_MODE_MIRROR, CU_TR_FILTER_MODE_LINEAR, CU_TRSF_NORMALIZED_COORDINATES);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectGetResourceViewDesc(&view, t)); /* it has none */
+    OK(cuTexObjectDestroy(t));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectGetTextureDesc(&desc, t));
     size_t width;
     OK(cuDeviceGetTexture1DLinearMaxWidth(&width, CU_AD_FORMAT_FLOAT, 1, 0));
@@ -446,4 +450,115 @@ Test(texture, a_destroyed_array_is_gone_for_kernels)
     run(f, t, in, out, 1);
     OK(cuArrayDestroy(a));
     GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, try_run(f, t, in, out, 1));
+}
+
+/* ---- references of a module ---- */
+
+static const char reference_ptx[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".global .texref image;\n.global .surfref plane;\n"
+    ".visible .entry look(.param .u64 out)\n{\n"
+    "    .reg .b32 %r<4>;\n    .reg .f32 %f<8>;\n    .reg .b64 %rd<4>;\n"
+    "    ld.param.u64 %rd1, [out];\n    mov.f32 %f1, 0f40200000;\n    mov.u32 %r1, 4;\n    mov.u32 %r2, 1;\n"
+    "    tex.2d.v4.f32.f32 {%f2, %f3, %f4, %f5}, [image, {%f1, %f1}];\n    st.global.f32 [%rd1], %f2;\n"
+    "    suld.b.2d.b32.trap %r3, [plane, {%r1, %r2}];\n    st.global.u32 [%rd1+4], %r3;\n    ret;\n}\n";
+
+Test(texture, references_are_bound_in_order)
+{
+    machine_with_context("h200,vram=64M");
+    draw_image();
+    CUarray a = array_with(W, H, 0, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SURFACE_LDST, image, 4), got;
+    CUarray b = array_with(W, H, 0, CU_AD_FORMAT_FLOAT, 1, 0, image[1], 4);
+    CUmodule m;
+    CUfunction f;
+    CUtexref t, same;
+    CUsurfref s;
+    CUdeviceptr out;
+    float result[4];
+    OK(cuModuleLoadData(&m, reference_ptx));
+    OK(cuModuleGetFunction(&f, m, "look"));
+    OK(cuModuleGetTexRef(&t, m, "image"));
+    OK(cuModuleGetTexRef(&same, m, "image"));
+    cr_assert_eq(t, same);
+    OK(cuModuleGetSurfRef(&s, m, "plane"));
+    GIVES(CUDA_ERROR_NOT_FOUND, cuModuleGetTexRef(&same, m, "plane"));
+    OK(cuTexRefSetAddressMode(t, 0, CU_TR_ADDRESS_MODE_CLAMP));
+    OK(cuTexRefSetFilterMode(t, CU_TR_FILTER_MODE_POINT));
+    OK(cuTexRefSetArray(t, a, CU_TRSA_OVERRIDE_FORMAT));
+    OK(cuSurfRefSetArray(s, a, 0));
+    OK(cuMemAlloc_v2(&out, 16));
+    CUdeviceptr second = out + 8;
+    OK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&out}, NULL));
+    OK(cuTexRefSetArray(t, b, CU_TRSA_OVERRIDE_FORMAT));
+    OK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&second}, NULL));
+    OK(cuMemcpyDtoH_v2(result, out, 16));
+    cr_assert(result[0] == image[0][2][2] && result[1] == image[0][1][1]);
+    cr_assert(result[2] == image[1][2][2] && result[3] == image[0][1][1]);
+    OK(cuTexRefGetArray(&got, t));
+    cr_assert_eq(got, b);
+    OK(cuSurfRefGetArray(&got, s));
+    cr_assert_eq(got, a);
+    OK(cuParamSetTexRef(f, CU_PARAM_TR_DEFAULT, t));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuTexRefDestroy(t)); /* the module's */
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuSurfRefSetArray(s, b, 0));
+    OK(cuModuleUnload(m));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuTexRefGetArray(&got, t));
+}
+
+Test(texture, references_tell_what_was_set)
+{
+    machine_with_context("h200,vram=64M");
+    CUtexref t;
+    CUaddress_mode mode;
+    CUfilter_mode filter;
+    CUarray_format format;
+    CUdeviceptr p, back;
+    CUmipmappedArray mipmap;
+    CUarray got;
+    int channels, anisotropy;
+    unsigned flags;
+    float bias, least, most, color[4] = {1, 2, 3, 4}, colors[4];
+    size_t offset;
+    OK(cuTexRefCreate(&t));
+    OK(cuTexRefSetFormat(t, CU_AD_FORMAT_SIGNED_INT16, 2));
+    OK(cuTexRefGetFormat(&format, &channels, t));
+    cr_assert(format == CU_AD_FORMAT_SIGNED_INT16 && channels == 2);
+    OK(cuTexRefSetAddressMode(t, 2, CU_TR_ADDRESS_MODE_MIRROR));
+    OK(cuTexRefGetAddressMode(&mode, t, 2));
+    cr_assert_eq(mode, CU_TR_ADDRESS_MODE_MIRROR);
+    OK(cuTexRefSetFlags(t, CU_TRSF_READ_AS_INTEGER));
+    OK(cuTexRefGetFlags(&flags, t));
+    cr_assert_eq(flags, CU_TRSF_READ_AS_INTEGER);
+    OK(cuTexRefGetFilterMode(&filter, t));
+    cr_assert_eq(filter, CU_TR_FILTER_MODE_POINT);
+    OK(cuTexRefSetMipmapFilterMode(t, CU_TR_FILTER_MODE_LINEAR));
+    OK(cuTexRefGetMipmapFilterMode(&filter, t));
+    cr_assert_eq(filter, CU_TR_FILTER_MODE_LINEAR);
+    OK(cuTexRefSetMipmapFilterMode(t, CU_TR_FILTER_MODE_POINT));
+    OK(cuTexRefSetMipmapLevelBias(t, 0.5f));
+    OK(cuTexRefGetMipmapLevelBias(&bias, t));
+    OK(cuTexRefSetMipmapLevelClamp(t, 1, 2));
+    OK(cuTexRefGetMipmapLevelClamp(&least, &most, t));
+    cr_assert(bias == 0.5f && least == 1 && most == 2);
+    OK(cuTexRefSetMaxAnisotropy(t, 1));
+    OK(cuTexRefGetMaxAnisotropy(&anisotropy, t));
+    cr_assert_eq(anisotropy, 1);
+    OK(cuTexRefSetBorderColor(t, color));
+    OK(cuTexRefGetBorderColor(colors, t));
+    cr_assert_eq(memcmp(color, colors, sizeof color), 0);
+    OK(cuMemAlloc_v2(&p, 8192));
+    OK(cuTexRefSetAddress_v2(&offset, t, p + 16, 1024));
+    OK(cuTexRefGetAddress_v2(&back, t));
+    cr_assert(offset == 16 && back == p);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuTexRefSetAddress_v2(NULL, t, p + 16, 1024));
+    CUDA_ARRAY_DESCRIPTOR rows = {16, 4, CU_AD_FORMAT_FLOAT, 1};
+    OK(cuTexRefSetAddress2D_v3(t, &rows, p, 64));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuTexRefSetAddress2D_v3(t, &rows, p, 60));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuTexRefGetArray(&got, t));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuTexRefGetMipmappedArray(&mipmap, t));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuTexRefSetMipmappedArray(t, (CUmipmappedArray)0x123, CU_TRSA_OVERRIDE_FORMAT));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuTexRefSetAddressMode(t, 3, CU_TR_ADDRESS_MODE_WRAP));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuTexRefSetFormat(t, CU_AD_FORMAT_FLOAT, 3));
+    OK(cuTexRefDestroy(t));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuTexRefDestroy(t));
 }

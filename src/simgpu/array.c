@@ -348,10 +348,12 @@ CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *r
 
 void sg_arrays_finish(struct sg_context *context)
 {
-    while (context->arrays)
-        destroy(context->arrays);
-    while (context->mipmaps) {
-        struct sg_mipmap *m = context->mipmaps;
+    struct sg_array *a, *next;
+    DL_FOREACH_SAFE(context->arrays, a, next)
+    destroy(a);
+    struct sg_mipmap *m, *after;
+    DL_FOREACH_SAFE(context->mipmaps, m, after)
+    {
         DL_DELETE(context->mipmaps, m);
         sg_object_remove(&m->object);
         free_mipmap(m);

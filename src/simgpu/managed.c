@@ -84,12 +84,13 @@ static struct sg_managed *records_new(uint64_t bytes)
     m->refs = 1;
     m->map_bytes = (bytes + SG_PAGE_BYTES - 1) & ~(SG_PAGE_BYTES - 1);
     m->page = zeroed(m->map_bytes / SG_CPU_PAGE_BYTES * sizeof *m->page);
-    m->resident = malloc(m->map_bytes >> SG_PAGE_SHIFT);
+    m->resident = malloc((m->map_bytes >> SG_PAGE_SHIFT) * sizeof *m->resident);
     if (!m->page || !m->resident) {
         free_records(m);
         return NULL;
     }
-    memset(m->resident, SG_ON_HOST, m->map_bytes >> SG_PAGE_SHIFT);
+    for (size_t i = 0; i < m->map_bytes >> SG_PAGE_SHIFT; i++)
+        m->resident[i] = SG_ON_HOST;
     return m;
 }
 
@@ -206,7 +207,7 @@ void sg_managed_move(const struct sg_copy *c, struct sg_moved *moved)
     for (uint64_t page = first; page < end && !m->gone; page += SG_PAGE_BYTES) {
         size_t i = (page - c->prefetch_base) >> SG_PAGE_SHIFT;
         int from = m->resident[i];
-        m->resident[i] = (int8_t)c->prefetch_to;
+        m->resident[i] = (int16_t)c->prefetch_to;
         uint64_t start = page > c->dst ? page : c->dst;
         uint64_t stop = page + SG_PAGE_BYTES < end ? page + SG_PAGE_BYTES : end;
         if (from == c->prefetch_to)

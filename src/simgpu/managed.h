@@ -27,7 +27,7 @@ struct sg_managed { /* counted references: the allocation and prefetches under w
     bool gone; /* the allocation is */
     uint64_t map_bytes;
     struct sg_managed_page *page;
-    int8_t *resident;  /* of each 2 MiB: the device, or SG_ON_HOST */
+    int16_t *resident; /* of each 2 MiB: the device, or SG_ON_HOST */
     unsigned attached; /* CUmemAttach_flags */
 };
 

@@ -249,11 +249,16 @@ static void join(struct sg_piece *a, struct sg_piece *b)
 
 static void join_all(struct sg_segment *s)
 {
-    for (struct sg_piece *p = s->pieces; p && p->next;)
-        if (may_join(p, p->next))
-            join(p, p->next);
+    struct sg_piece *kept = s->pieces, *p, *next;
+    if (!kept)
+        return;
+    for (p = kept->next; p; p = next) {
+        next = p->next;
+        if (may_join(kept, p))
+            join(kept, p);
         else
-            p = p->next;
+            kept = p;
+    }
 }
 
 void sg_piece_give(struct sg_piece *p, struct sg_mark *mark, const struct sg_place *place)
@@ -457,11 +462,17 @@ void sg_mempool_drop(struct sg_mempool *pool)
     struct sg_segment *s, *next;
     if (pool->object.id)
         return;
+    bool remains = pool->allocs != 0;
     DL_FOREACH_SAFE(pool->segments, s, next)
-    if (is_empty(s, true))
-        segment_destroy(s);
-    if (pool->segments || pool->allocs)
+    {
+        bool empty = is_empty(s, true);
+        remains |= !empty;
+        if (empty)
+            segment_destroy(s);
+    }
+    if (remains)
         return;
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): false alarm, only segments have been freed */
     DL_DELETE(sg.mempools, pool);
     if (pool->runs)
         sg_runs_finish(pool->runs);

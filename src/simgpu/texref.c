@@ -16,8 +16,7 @@ struct sg_texref {
     CUDA_TEXTURE_DESC desc;
     CUarray_format format;
     unsigned channels;
-    struct ptx_texture published;
-    uint64_t handle; /* 0: none yet */
+    uint64_t handle; /* the latest; 0: none yet */
     struct sg_texref *next;
 };
 
@@ -57,13 +56,10 @@ static CUresult publish(struct sg_texref *ref)
     struct ptx_texture t;
     CUresult r =
         ref->is_surface ? sg_surface_fill(&ref->resource, &t) : sg_texture_fill(&ref->resource, &ref->desc, &t);
-    if (r || (ref->handle && !memcmp(&t, &ref->published, sizeof t)))
-        return r;
-    uint64_t handle = sg_texture_publish(&t);
+    uint64_t handle = r ? 0 : sg_texture_publish(&t);
     if (!handle)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(&ref->published, &t, sizeof t);
-    ref->handle = handle;
+        return r ? r : CUDA_ERROR_OUT_OF_MEMORY;
+    ref->handle = handle; /* the one before stays: kernels that were launched with it may still run */
     return CUDA_SUCCESS;
 }
 

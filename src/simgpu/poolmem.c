@@ -463,6 +463,7 @@ void sg_mempool_drop(struct sg_mempool *pool)
     if (pool->object.id)
         return;
     bool remains = pool->allocs != 0;
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): false alarm, the next one is taken before this one is freed */
     DL_FOREACH_SAFE(pool->segments, s, next)
     {
         bool empty = is_empty(s, true);
@@ -472,7 +473,6 @@ void sg_mempool_drop(struct sg_mempool *pool)
     }
     if (remains)
         return;
-    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): false alarm, only segments have been freed */
     DL_DELETE(sg.mempools, pool);
     if (pool->runs)
         sg_runs_finish(pool->runs);

@@ -28,6 +28,11 @@ struct value {
     uint32_t i[4]; /* of integers as they are */
 };
 
+static unsigned dimensions_of(const struct ptx_texture *t)
+{
+    return t->dimensions < 3 ? t->dimensions : 3;
+}
+
 static unsigned texel_bytes(enum ptx_texel texel)
 {
     static const uint8_t bytes[] = {1, 2, 4, 1, 2, 4, 2, 4};
@@ -53,12 +58,12 @@ static void convert(enum ptx_texel texel, uint32_t bits, double *f, uint32_t *i)
     case PTX_TEXEL_U8: *f = bits / 255.0; break;
     case PTX_TEXEL_U16: *f = bits / 65535.0; break;
     case PTX_TEXEL_S8:
-        s = (int8_t)bits;
+        s = (int32_t)(bits << 24) >> 24;
         *i = (uint32_t)s;
         *f = s < -127 ? -1.0 : s / 127.0;
         break;
     case PTX_TEXEL_S16:
-        s = (int16_t)bits;
+        s = (int32_t)(bits << 16) >> 16;
         *i = (uint32_t)s;
         *f = s < -32767 ? -1.0 : s / 32767.0;
         break;
@@ -117,7 +122,7 @@ static bool read_texel(const struct fetch *x, const int64_t at[3], struct value 
     const struct ptx_texture *t = x->t;
     const struct ptx_texture_level *l = x->level;
     uint32_t size[3] = {l->width, l->height, l->depth}, i[3] = {0, 0, x->layer};
-    for (unsigned d = 0; d < t->dimensions; d++) {
+    for (unsigned d = 0; d < dimensions_of(t); d++) {
         if (!place(mode_of(t, d), at[d], size[d], &i[d])) {
             outside(x, out);
             return true;
@@ -162,14 +167,14 @@ static void neighbours(float at, int64_t *lower, unsigned *weight)
 static bool interpolate(const struct fetch *x, const float at[3], struct value *out)
 {
     int64_t lower[3] = {0}, i[3] = {0};
-    unsigned weight[3] = {0}, corners = 1u << x->t->dimensions;
+    unsigned weight[3] = {0}, corners = 1u << dimensions_of(x->t);
     double sum[4] = {0};
-    for (unsigned d = 0; d < x->t->dimensions; d++)
+    for (unsigned d = 0; d < dimensions_of(x->t); d++)
         neighbours(at[d], &lower[d], &weight[d]);
     for (unsigned corner = 0; corner < corners; corner++) {
         double w = 1;
         struct value one;
-        for (unsigned d = 0; d < x->t->dimensions; d++) {
+        for (unsigned d = 0; d < dimensions_of(x->t); d++) {
             bool upper = corner >> d & 1;
             i[d] = lower[d] + upper;
             w *= (upper ? weight[d] : 256 - weight[d]) / 256.0;
@@ -347,7 +352,7 @@ static bool surface_place(struct ptx_run *r, const struct ptx_warp *w, unsigned 
     int64_t i[3] = {0, 0, t->layered ? (int32_t)c[0] : 0};
     enum ptx_surface_clamp clamp = (enum ptx_surface_clamp)(params >> PTX_SURFACE_CLAMP_AT & 3);
     bool inside = !t->layered || (i[2] >= 0 && i[2] <= limit[2]);
-    for (unsigned d = 0; d < t->dimensions; d++) {
+    for (unsigned d = 0; d < dimensions_of(t); d++) {
         i[d] = (int32_t)coordinate[d];
         inside &= i[d] >= 0 && i[d] <= limit[d];
     }

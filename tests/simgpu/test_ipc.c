@@ -77,6 +77,7 @@ static void give_fd(int socket, int fd)
     struct iovec part = {&byte, 1};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
     struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    cr_assert_not_null(c);
     *c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
     memcpy(CMSG_DATA(c), &fd, sizeof fd);
     cr_assert_eq(sendmsg(socket, &message, 0), 1);
@@ -89,7 +90,9 @@ static int get_fd(int socket)
     struct iovec part = {&byte, 1};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
     THEIRS(recvmsg(socket, &message, 0) == 1);
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    THEIRS(c != NULL);
+    memcpy(&fd, CMSG_DATA(c), sizeof fd);
     return fd;
 }
 
@@ -229,7 +232,7 @@ static void keep_open(int socket)
 
 static int frees_while_open(void)
 {
-    struct other o = start(keep_open, getenv("SIMGPU"));
+    struct other o = start(keep_open, "v100,vram=64M,host=64M");
     CUipcMemHandle handle;
     set_up();
     MUST(cuIpcGetMemHandle(&handle, memory));

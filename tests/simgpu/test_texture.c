@@ -118,7 +118,7 @@ static float expected(CUaddress_mode mode, bool linear, bool normalized, const f
     double a[3] = {0, 0, 0}, sum = 0;
     if (!normalized && (mode == CU_TR_ADDRESS_MODE_WRAP || mode == CU_TR_ADDRESS_MODE_MIRROR))
         mode = CU_TR_ADDRESS_MODE_CLAMP;
-    for (int d = 0; d < dims; d++) {
+    for (int d = 0; d < dims && d < 3; d++) {
         u[d] = normalized ? at[d] * size[d] : at[d];
         float base = linear ? u[d] - 0.5f : u[d];
         i[d] = (int)floorf(base);
@@ -139,6 +139,13 @@ static float random_between(float low, float high)
     static uint32_t state = 12345;
     state = state * 1664525u + 1013904223u;
     return low + (high - low) * (float)(state >> 8) / 16777216.0f;
+}
+
+static uint32_t bits(float value)
+{
+    uint32_t word;
+    memcpy(&word, &value, sizeof word);
+    return word;
 }
 
 static void draw_image(void)
@@ -171,9 +178,9 @@ static void sample_all(int dims)
             run(f, t, in, out, POINTS);
             for (int i = 0; i < POINTS; i++) {
                 float want = expected((CUaddress_mode)mode, linear, normalized, in[i], dims);
-                cr_assert_eq(memcmp(&out[i][0], &want, 4), 0,
-                             "%dD, mode %d, flags %d, at (%.9g, %.9g, %.9g): %.9g, not %.9g", dims, mode, flags,
-                             (double)in[i][0], (double)in[i][1], (double)in[i][2], (double)out[i][0], (double)want);
+                cr_assert(bits(out[i][0]) == bits(want),
+                          "%dD, mode %d, flags %d, at (%.9g, %.9g, %.9g): %.9g, not %.9g", dims, mode, flags,
+                          (double)in[i][0], (double)in[i][1], (double)in[i][2], (double)out[i][0], (double)want);
             }
             OK(cuTexObjectDestroy(t));
         }
@@ -545,7 +552,8 @@ Test(texture, references_tell_what_was_set)
     cr_assert_eq(anisotropy, 1);
     OK(cuTexRefSetBorderColor(t, color));
     OK(cuTexRefGetBorderColor(colors, t));
-    cr_assert_eq(memcmp(color, colors, sizeof color), 0);
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(colors[i], color[i]);
     OK(cuMemAlloc_v2(&p, 8192));
     OK(cuTexRefSetAddress_v2(&offset, t, p + 16, 1024));
     OK(cuTexRefGetAddress_v2(&back, t));

@@ -247,6 +247,8 @@ enum sg_finding_kind sg_finding_at(int device, uint64_t va)
     int seen_by;
     if (a && a->piece && !a->piece->span->begun)
         return SG_FINDING_BEFORE_MAP; /* its stream has not got there */
+    if (a && a->graph && !a->chunk)
+        return a->was_backed ? SG_FINDING_AFTER_FREE : SG_FINDING_BEFORE_MAP;
     if (m || a)
         return (m && !m->access[device]) || (a && (!sg_alloc_view(a, device, false, &seen_by) || seen_by != device))
                    ? SG_FINDING_NO_GRANT

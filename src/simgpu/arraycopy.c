@@ -1,5 +1,6 @@
 /* Linear copies to and from arrays of one dimension, and the ends of others in arrays. */
 #include "simgpu/array.h"
+#include "simgpu/capture.h"
 
 CUresult sg_end_of_array(CUarray handle, size_t x, size_t y, size_t z, const struct sg_extent *extent,
                          struct sg_end *end_out)
@@ -12,7 +13,8 @@ CUresult sg_end_of_array(CUarray handle, size_t x, size_t y, size_t z, const str
         extent->height > sg_array_rows(a) - y || z > sg_array_layers(a) || extent->depth > sg_array_layers(a) - z ||
         x % a->element_bytes || extent->width_bytes % a->element_bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    *end_out = (struct sg_end){a->va + z * a->slice + y * a->pitch + x, a->pitch, a->slice, SG_SIDE_DEVICE, SG_ON_HOST};
+    *end_out = (struct sg_end){
+        a->va + z * a->slice + y * a->pitch + x, a->pitch, a->slice, SG_SIDE_DEVICE, SG_ON_HOST, handle};
     return CUDA_SUCCESS;
 }
 
@@ -39,7 +41,7 @@ static CUresult linear(const char *function, struct side dst, struct side src, s
     struct sg_stream *s;
     struct sg_end to, from;
     struct sg_extent extent = {bytes, 1, 1};
-    CUresult r = sg_enter_stream(function, stream, per_thread, &s);
+    CUresult r = sg_enter_work(function, stream, per_thread, &s);
     if (r)
         return r;
     r = end_of(&dst, &extent, &to);

@@ -84,6 +84,8 @@ static inline uint64_t sg_redzone_page_bytes(void)
 struct sg_race_op;
 struct sg_race_line; /* a stream's place in the order of things */
 void sg_race_submit(struct sg_op *op);
+/* The same for what an operation that runs submits: it knows what that one knew. */
+void sg_race_submit_inside(struct sg_op *op, const struct sg_op *parent);
 void sg_race_start(struct sg_op *op);
 void sg_race_end(struct sg_op *op, bool done); /* done: it was carried out to its end */
 void sg_race_drop(struct sg_op *op);           /* frees what the operation holds */

@@ -5,6 +5,7 @@
  * primary context keeps its handle for the life of the process and only switches between active and inactive.
  */
 #include "simgpu/array.h"
+#include "simgpu/capture.h"
 #include "simgpu/check.h"
 #include "simgpu/mempool.h"
 
@@ -359,6 +360,9 @@ static CUresult synchronize(CUcontext handle)
     if (r)
         return r;
     uint64_t id = c->object.id;
+    r = c->sticky ? c->sticky : sg_capture_context_asked(c, 0);
+    if (r)
+        return sg_leave(r);
     if (!c->sticky)
         sg_wait_context(c);
     sg_mempools_settle();

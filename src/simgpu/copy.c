@@ -7,6 +7,7 @@
  * read when the copy runs.
  */
 #include "simgpu/array.h"
+#include "simgpu/capture.h"
 #include "simgpu/check.h"
 #include "simgpu/copyop.h"
 
@@ -100,8 +101,8 @@ static bool must_wait(const struct sg_operand *dst, const struct sg_operand *src
     return true;
 }
 
-static CUresult submit(struct sg_stream *s, const struct sg_operand *dst, const struct sg_operand *src,
-                       const struct sg_extent *extent, enum sg_how how)
+CUresult sg_copy_op(const struct sg_operand *dst, const struct sg_operand *src, const struct sg_extent *extent,
+                    struct sg_op **op_out)
 {
     struct sg_op *op = sg_op_new(SG_OP_COPY);
     if (!op)
@@ -119,6 +120,19 @@ static CUresult submit(struct sg_stream *s, const struct sg_operand *dst, const 
                                 .src_slice = src->slice};
     bool to_host = dst->device == SG_ON_HOST, from_host = src->device == SG_ON_HOST;
     op->engine = from_host && !to_host ? SG_ENGINE_H2D : to_host && !from_host ? SG_ENGINE_D2H : SG_ENGINE_D2D;
+    op->copy.pageable = (from_host && !src->pinned) || (to_host && !dst->pinned);
+    *op_out = op;
+    return CUDA_SUCCESS;
+}
+
+static CUresult submit(struct sg_stream *s, const struct sg_operand *dst, const struct sg_operand *src,
+                       const struct sg_extent *extent, enum sg_how how)
+{
+    struct sg_op *op;
+    bool from_host = src->device == SG_ON_HOST;
+    CUresult made = sg_copy_op(dst, src, extent, &op);
+    if (made)
+        return made;
     bool wait = must_wait(dst, src, sg_copy_bytes(&op->copy), how != SG_HOW_SYNC, s->context) ||
                 (how == SG_HOW_SOURCE_NOW && !from_host);
     bool early = how == SG_HOW_SOURCE_NOW || (how != SG_HOW_SOURCE_LATE && !src->pinned);
@@ -132,7 +146,7 @@ static CUresult submit(struct sg_stream *s, const struct sg_operand *dst, const 
             sg_race_host_read(&op->copy, "the host, staging the source of a copy,");
         sg_time_units(SG_UNIT_STAGED_MIB, (double)sg_copy_bytes(&op->copy) / SG_MIB);
     }
-    op->copy.pageable = wait && ((from_host && !src->pinned) || (to_host && !dst->pinned));
+    op->copy.pageable = wait && op->copy.pageable;
     return wait ? sg_submit_and_wait(s, op) : sg_submit_async(s, op);
 }
 
@@ -159,6 +173,8 @@ CUresult sg_copy_submit(struct sg_stream *s, const struct sg_end *dst, const str
     struct sg_operand to = {.device = SG_ON_HOST}, from = to;
     if (!extent->width_bytes || !extent->height || !extent->depth)
         return CUDA_SUCCESS;
+    if (s->captured)
+        return how == SG_HOW_SYNC ? sg_capture_refuse(s) : sg_capture_copy(s, dst, src, extent);
     CUresult r = sg_copy_check(s, dst, src, extent, &to, &from);
     return r ? r : submit(s, &to, &from, extent, how);
 }
@@ -166,6 +182,11 @@ CUresult sg_copy_submit(struct sg_stream *s, const struct sg_end *dst, const str
 CUresult sg_copy_submit_checked(struct sg_stream *s, const struct sg_operand *dst, const struct sg_operand *src,
                                 const struct sg_extent *extent, enum sg_how how)
 {
+    if (s->captured) {
+        struct sg_end to = {dst->va, dst->pitch, dst->slice, SG_SIDE_ANY, dst->device};
+        struct sg_end from = {src->va, src->pitch, src->slice, SG_SIDE_ANY, src->device};
+        return sg_capture_copy(s, &to, &from, extent);
+    }
     return submit(s, dst, src, extent, how);
 }
 
@@ -173,7 +194,7 @@ static CUresult linear(const char *function, uint64_t dst, uint64_t src, size_t 
                        enum sg_side src_side, CUstream stream, bool per_thread, bool async)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream(function, stream, per_thread, &s);
+    CUresult r = sg_enter_work(function, stream, per_thread, &s);
     if (r)
         return r;
     struct sg_end to = {dst, bytes, 0, dst_side, SG_ON_HOST}, from = {src, bytes, 0, src_side, SG_ON_HOST};
@@ -287,6 +308,8 @@ static CUresult peer_device(CUcontext handle, int *device_out)
 CUresult sg_copy_between(struct sg_stream *s, CUcontext dst_context, CUcontext src_context, struct sg_end *dst,
                          struct sg_end *src, const struct sg_extent *extent, bool async)
 {
+    if (s->captured && !async)
+        return sg_capture_refuse(s);
     CUresult r = dst_context ? peer_device(dst_context, &dst->grants_of) : CUDA_SUCCESS;
     if (!r && src_context)
         r = peer_device(src_context, &src->grants_of);
@@ -313,7 +336,7 @@ CUresult sg_copy_between(struct sg_stream *s, CUcontext dst_context, CUcontext s
 static CUresult peer(const char *function, struct peer_args args, CUstream stream, bool per_thread, bool async)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream(function, stream, per_thread, &s);
+    CUresult r = sg_enter_work(function, stream, per_thread, &s);
     if (r)
         return r;
     if (!args.dst_context || !args.src_context)
@@ -387,7 +410,7 @@ static CUresult end_2d(const struct place_2d *p, const struct sg_extent *extent,
 static CUresult copy_2d(const char *function, const CUDA_MEMCPY2D *p, CUstream stream, bool per_thread, bool async)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream(function, stream, per_thread, &s);
+    CUresult r = sg_enter_work(function, stream, per_thread, &s);
     if (r)
         return r;
     if (!p || p->WidthInBytes > UINT64_C(1) << SG_VA_BITS)

@@ -1,5 +1,6 @@
 /* Copies of three-dimensional pieces of linear memory and of arrays. */
 #include "simgpu/array.h"
+#include "simgpu/capture.h"
 
 /* One end as the structures of both 3D copies tell it. */
 struct place {
@@ -40,23 +41,28 @@ static CUresult end_3d(const struct place *p, const struct sg_extent *extent, st
     return CUDA_SUCCESS;
 }
 
-static CUresult copy_3d(const char *function, const CUDA_MEMCPY3D *p, CUstream stream, bool per_thread, bool async)
+CUresult sg_copy_ends(const CUDA_MEMCPY3D *p, struct sg_end *dst, struct sg_end *src, struct sg_extent *extent)
 {
-    struct sg_stream *s;
-    CUresult r = sg_enter_stream(function, stream, per_thread, &s);
-    if (r)
-        return r;
-    if (!p || p->reserved0 || p->reserved1)
-        return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    struct sg_extent extent = {p->WidthInBytes, p->Height, p->Depth};
+    if (p->reserved0 || p->reserved1)
+        return CUDA_ERROR_INVALID_VALUE;
+    *extent = (struct sg_extent){p->WidthInBytes, p->Height, p->Depth};
     struct place to = {p->dstXInBytes, p->dstY,      p->dstZ,     p->dstLOD,    p->dstMemoryType,
                        p->dstHost,     p->dstDevice, p->dstPitch, p->dstHeight, p->dstArray};
     struct place from = {p->srcXInBytes, p->srcY,      p->srcZ,     p->srcLOD,    p->srcMemoryType,
                          p->srcHost,     p->srcDevice, p->srcPitch, p->srcHeight, p->srcArray};
+    CUresult r = end_3d(&to, extent, dst);
+    return r ? r : end_3d(&from, extent, src);
+}
+
+static CUresult copy_3d(const char *function, const CUDA_MEMCPY3D *p, CUstream stream, bool per_thread, bool async)
+{
+    struct sg_stream *s;
+    CUresult r = sg_enter_work(function, stream, per_thread, &s);
+    if (r)
+        return r;
+    struct sg_extent extent;
     struct sg_end dst, src;
-    r = end_3d(&to, &extent, &dst);
-    if (!r)
-        r = end_3d(&from, &extent, &src);
+    r = p ? sg_copy_ends(p, &dst, &src, &extent) : CUDA_ERROR_INVALID_VALUE;
     if (!r)
         r = sg_copy_submit(s, &dst, &src, &extent, async ? SG_HOW_ASYNC : SG_HOW_SYNC);
     return sg_leave(r);
@@ -88,7 +94,7 @@ static CUresult copy_3d_peer(const char *function, const CUDA_MEMCPY3D_PEER *p, 
                              bool async)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream(function, stream, per_thread, &s);
+    CUresult r = sg_enter_work(function, stream, per_thread, &s);
     if (r)
         return r;
     if (!p)

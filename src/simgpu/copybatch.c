@@ -3,6 +3,7 @@
  * nobody's to rely on, so the seed decides it.
  */
 #include "simgpu/array.h"
+#include "simgpu/capture.h"
 
 #include <stdlib.h>
 
@@ -60,7 +61,7 @@ static CUresult submit(struct sg_stream *s, struct part *parts, size_t count, si
 /* A batch has no place on the legacy stream. */
 static CUresult enter(const char *function, CUstream stream, bool per_thread, struct sg_stream **stream_out)
 {
-    CUresult r = sg_enter_stream(function, stream, per_thread, stream_out);
+    CUresult r = sg_enter_work(function, stream, per_thread, stream_out);
     if (r)
         return r;
     return (*stream_out)->type == SG_STREAM_LEGACY ? sg_leave(CUDA_ERROR_INVALID_VALUE) : CUDA_SUCCESS;

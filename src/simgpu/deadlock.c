@@ -152,7 +152,7 @@ static bool host_is_stuck(void)
              own = sg.workers + sg.copy_threads + sg.config.replay + SANITIZER_THREADS;
     if (sg.blocked_threads < callers)
         return false;
-    own += sg.value_threads;
+    own += sg.value_threads + sg.object_threads;
     for (int d = 0; d < sg.device_count; d++)
         own += sg.devices[d].host_thread;
     return thread_count() <= callers + own || sg_now_ns() - look.quiet_since_ns > STRANGERS_NS;
@@ -202,7 +202,8 @@ static bool describe_waiting(const struct sg_op *op, const struct ptx_spin *spin
                                         [SG_OP_VALUE_WAIT] = "a wait for a value",
                                         [SG_OP_VALUE_WRITE] = "a write of a value",
                                         [SG_OP_ALLOC] = "an allocation",
-                                        [SG_OP_FREE] = "a free"};
+                                        [SG_OP_FREE] = "a free",
+                                        [SG_OP_GRAPH] = "a graph"};
     snprintf(text, text_bytes, "%s%s of stream %" PRIu64 " cannot start before it ends", kinds[behind->kind],
              behind->kind == SG_OP_KERNEL ? behind->kernel.function->info->name : "", behind->stream->number);
     return true;

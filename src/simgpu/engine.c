@@ -5,6 +5,7 @@
  * hold; every completion and submission pumps. Ready heads of different streams start in an order that the seed decides.
  * A thread that waits lends a hand with kernels, so that a short one is done without any thread switch.
  */
+#include "simgpu/capture.h"
 #include "simgpu/check.h"
 #include "simgpu/managed.h"
 #include "simgpu/mempool.h"
@@ -47,7 +48,7 @@ struct sg_op *sg_op_new(enum sg_op_kind kind)
     return op;
 }
 
-static void op_free(struct sg_op *op)
+void sg_op_free(struct sg_op *op)
 {
     if (op->race)
         sg_race_drop(op);
@@ -65,6 +66,7 @@ static void op_free(struct sg_op *op)
         free(op->kernel.params);
         free(op->kernel.words);
         break;
+    case SG_OP_GRAPH: sg_graph_op_free(op); break;
     default: break;
     }
     free(op);
@@ -98,6 +100,8 @@ bool sg_stream_let_go(struct sg_stream *s)
 
 void sg_stream_retire(struct sg_stream *s)
 {
+    if (s->captured)
+        sg_capture_stream_gone(s);
     if (!s->dead)
         sg_object_remove(&s->object);
     s->dead = true;
@@ -121,7 +125,7 @@ void sg_complete(struct sg_op *op)
         DL_DELETE2(sg.busy_streams, s, busy_prev, busy_next);
     }
     sg_time_done(op);
-    op_free(op);
+    sg_op_free(op);
     atomic_fetch_add_explicit(&s->completed, 1, memory_order_release);
     stream_reap(s);
     atomic_fetch_add_explicit(&sg.done_count, 1, memory_order_release);
@@ -234,6 +238,8 @@ static bool try_head(struct sg_stream *s)
     }
     if (!legacy_rule_allows(op))
         return false;
+    if (op->kind == SG_OP_GRAPH)
+        return sg_graph_op_step(op);
     bool start = may_start(op); /* asked once: a value in memory may change at any moment */
     if (sg_check.race && start)
         sg_race_start(op);
@@ -306,6 +312,28 @@ void sg_pump(void)
     } while (changed);
 }
 
+static void queue(struct sg_stream *s, struct sg_op *op)
+{
+    if (s->tail)
+        s->tail->next = op;
+    else
+        DL_APPEND2(sg.busy_streams, s, busy_prev, busy_next);
+    if (!s->head)
+        s->head = op;
+    s->tail = op;
+}
+
+void sg_submit_inside(struct sg_stream *s, struct sg_op *op, const struct sg_op *parent)
+{
+    op->stream = s;
+    op->seq = ++sg.next_seq;
+    op->ticket = ++s->submitted;
+    sg_time_submit_inside(op, parent);
+    if (sg_check.race)
+        sg_race_submit_inside(op, parent);
+    queue(s, op);
+}
+
 uint64_t sg_submit(struct sg_stream *s, struct sg_op *op)
 {
     op->stream = s;
@@ -316,13 +344,7 @@ uint64_t sg_submit(struct sg_stream *s, struct sg_op *op)
     uint64_t ticket = op->ticket;
     if (sg_check.race)
         sg_race_submit(op);
-    if (s->tail)
-        s->tail->next = op;
-    else
-        DL_APPEND2(sg.busy_streams, s, busy_prev, busy_next);
-    if (!s->head)
-        s->head = op;
-    s->tail = op;
+    queue(s, op);
     if (s->head == op && try_head(s)) /* no other stream's head becomes ready by what is only queued */
         sg_pump();
     return ticket;

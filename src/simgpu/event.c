@@ -1,6 +1,8 @@
 /* Events. Each recording is a mark of its own, so that a wait keeps the recording it saw when the event is recorded anew. */
+#include "simgpu/capture.h"
 #include "simgpu/check.h"
 #include "simgpu/mempool.h"
+#include "simgpu/order.h"
 
 #include <stdlib.h>
 
@@ -34,6 +36,7 @@ CUresult cuEventCreate(CUevent *event, unsigned int flags)
 void sg_event_free(struct sg_event *e)
 {
     sg_object_remove(&e->object);
+    sg_capture_event_free(e);
     sg_mark_unref(e->mark); /* work that waits for it keeps its mark */
     sg_shared_event_unref(e->shared);
     free(e);
@@ -63,29 +66,43 @@ CUresult cuEventDestroy_v2(CUevent event)
     return destroy(event);
 }
 
-CUresult sg_event_record(struct sg_event *e, struct sg_stream *s)
+struct sg_mark *sg_mark_new(struct sg_context *context)
 {
     struct sg_mark *mark = calloc(1, sizeof *mark);
-    struct sg_op *op = sg_op_new(SG_OP_RECORD);
-    if (!mark || !op) {
-        free(mark);
-        free(op);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (mark) {
+        mark->refs = 1;
+        mark->context = context;
     }
-    mark->context = e->context;
-    sg_order_recorded(mark, s);
+    return mark;
+}
+
+void sg_event_recorded(struct sg_event *e, struct sg_mark *mark)
+{
+    sg_capture_event_recorded(e);
     sg_mark_unref(e->mark);
     e->mark = sg_mark_ref(mark);
     if (e->shared)
         sg_shared_event_recorded(e->shared, mark);
-    op->mark = sg_mark_ref(mark);
+}
+
+CUresult sg_event_record(struct sg_event *e, struct sg_stream *s)
+{
+    struct sg_op *op = sg_op_new(SG_OP_RECORD);
+    struct sg_mark *mark = op ? sg_mark_new(e->context) : NULL;
+    if (!mark) {
+        free(op);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    op->mark = mark;
+    sg_order_recorded(mark, s);
+    sg_event_recorded(e, mark);
     return sg_submit_async(s, op);
 }
 
 static CUresult record(CUevent handle, CUstream stream, unsigned flags, bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream("cuEventRecord", stream, per_thread, &s);
+    CUresult r = sg_enter_work("cuEventRecord", stream, per_thread, &s);
     if (r)
         return r;
     struct sg_event *e = SG_FIND(handle, SG_EVENT);
@@ -93,7 +110,9 @@ static CUresult record(CUevent handle, CUstream stream, unsigned flags, bool per
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
     if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    return sg_leave(sg_event_record(e, s));
+    if (s->captured)
+        return sg_leave(sg_capture_record(s, e, flags));
+    return sg_leave(flags ? CUDA_ERROR_INVALID_VALUE : sg_event_record(e, s)); /* the flag is for captures only */
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
@@ -119,7 +138,7 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned in
 static CUresult wait_event(CUstream stream, CUevent handle, unsigned flags, bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream("cuStreamWaitEvent", stream, per_thread, &s);
+    CUresult r = sg_enter_work("cuStreamWaitEvent", stream, per_thread, &s);
     if (r)
         return r;
     struct sg_event *e = SG_FIND(handle, SG_EVENT);
@@ -127,6 +146,10 @@ static CUresult wait_event(CUstream stream, CUevent handle, unsigned flags, bool
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
     if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    if (s->captured || e->captured)
+        return sg_leave(sg_capture_wait(s, e, flags));
+    if (flags)
+        return sg_leave(CUDA_ERROR_INVALID_VALUE); /* for captures only */
     struct sg_mark *mark = sg_event_latest(e, &r);
     if (!mark)
         return sg_leave(r); /* never recorded: nothing to wait for */
@@ -158,10 +181,9 @@ static CUresult enter_event(const char *function, CUevent handle, struct sg_even
     struct sg_event *e = SG_FIND(handle, SG_EVENT);
     if (!e)
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
-    if (e->context->sticky)
-        return sg_leave(e->context->sticky);
+    r = e->context->sticky ? e->context->sticky : sg_capture_event_asked(e);
     *event_out = e;
-    return CUDA_SUCCESS;
+    return r ? sg_leave(r) : CUDA_SUCCESS;
 }
 
 CUresult cuEventQuery(CUevent event)
@@ -214,6 +236,9 @@ static CUresult elapsed(float *milliseconds, CUevent start, CUevent end)
     if (r)
         return r;
     struct sg_event *b = SG_FIND(end, SG_EVENT);
+    r = b ? sg_capture_event_asked(b) : CUDA_SUCCESS;
+    if (r)
+        return sg_leave(r);
     if (!b || a->context != b->context || !a->mark || !b->mark || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING))
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
     if (!milliseconds)

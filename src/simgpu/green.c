@@ -1,6 +1,7 @@
 /* Green contexts, see green.h; and events that stand for all of a context's work. */
 #include "simgpu/green.h"
 
+#include "simgpu/capture.h"
 #include "simgpu/check.h"
 #include "simgpu/order.h"
 
@@ -373,8 +374,11 @@ static CUresult context_event(const char *function, uint64_t handle, bool green_
         return sg_leave(CUDA_ERROR_INVALID_CONTEXT);
     if (!e || (record && e->context != c))
         return sg_leave(CUDA_ERROR_INVALID_HANDLE);
-    if (c->sticky)
-        return sg_leave(c->sticky);
+    r = c->sticky ? c->sticky : sg_capture_context_asked(c, green ? green->object.id : 0);
+    if (!r && !record)
+        r = sg_capture_event_waited(e);
+    if (r)
+        return sg_leave(r);
     return sg_leave(record ? record_all(c, green, e) : wait_all(c, green, e));
 }
 

@@ -113,6 +113,11 @@ void sg_shared_event_wait(const struct sg_mark *mark)
     sg.blocked_threads--;
 }
 
+bool sg_event_is_recorded(const struct sg_event *e)
+{
+    return e->mark || (e->shared && atomic_load(&e->shared->numbers->recorded));
+}
+
 struct sg_mark *sg_event_latest(struct sg_event *e, CUresult *result_out)
 {
     *result_out = CUDA_SUCCESS;

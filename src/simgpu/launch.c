@@ -1,5 +1,6 @@
 /* Kernel launches: every limit is checked here, and what the parameters name is noted for the in-flight report. */
 #include "simgpu/launch.h"
+#include "simgpu/capture.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -85,27 +86,6 @@ static CUresult collect_words(struct sg_kernel *k, uint32_t bytes)
     return CUDA_SUCCESS;
 }
 
-static CUresult prepare(const struct sg_launch *l, struct sg_function *f, struct sg_op *op)
-{
-    struct sg_kernel *k = &op->kernel;
-    uint32_t bytes = f->info->params_bytes;
-    memcpy(k->grid, l->grid, sizeof k->grid);
-    memcpy(k->block, l->block, sizeof k->block);
-    k->function = f;
-    k->shared_bytes = l->shared_bytes;
-    uint64_t most = (uint64_t)sg_occupancy(f, l->block[0] * l->block[1] * l->block[2], l->shared_bytes) *
-                    (unsigned)sg.config.model->sm_count;
-    k->resident_blocks = (unsigned)most;
-    k->cooperative = l->cooperative;
-    if (l->cooperative && (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] > most)
-        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-    k->params = calloc(1, bytes + 8);
-    if (!k->params)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult r = pack(l, f->info, k->params);
-    return r ? r : collect_words(k, (bytes + 7) & ~7u);
-}
-
 /* An event to record behind a kernel: untimed, and of the stream's context. */
 static CUresult find_event(CUevent handle, const struct sg_context *context, struct sg_event **event_out)
 {
@@ -116,30 +96,69 @@ static CUresult find_event(CUevent handle, const struct sg_context *context, str
     return e->flags & CU_EVENT_DISABLE_TIMING ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Makes the operation; it is freed again on an error. */
-static CUresult make_op(const struct sg_launch *l, struct sg_function *f, struct sg_op **op_out)
+/* All blocks that the device holds at once. */
+static uint64_t resident_most(const struct sg_launch *l, const struct sg_function *f)
+{
+    return (uint64_t)sg_occupancy(f, l->block[0] * l->block[1] * l->block[2], l->shared_bytes) *
+           (unsigned)sg.config.model->sm_count;
+}
+
+CUresult sg_launch_pack(const struct sg_launch *l, const struct sg_function *f, uint8_t **packed_out)
 {
     CUresult r = check_shape(l, f);
     if (r)
         return r;
+    if (l->cooperative && (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] > resident_most(l, f))
+        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    uint8_t *packed = calloc(1, f->info->params_bytes + 8);
+    if (!packed)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    r = pack(l, f->info, packed);
+    if (r)
+        free(packed);
+    else
+        *packed_out = packed;
+    return r;
+}
+
+/* Takes `packed` over, but on an error. */
+static CUresult make_op(const struct sg_launch *l, struct sg_function *f, uint8_t *packed, struct sg_op **op_out)
+{
     struct sg_op *op = sg_op_new(SG_OP_KERNEL);
     if (!op)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    r = prepare(l, f, op);
-    if (r) {
-        free(op->kernel.params);
-        free(op->kernel.words);
+    struct sg_kernel *k = &op->kernel;
+    memcpy(k->grid, l->grid, sizeof k->grid);
+    memcpy(k->block, l->block, sizeof k->block);
+    k->function = f;
+    k->shared_bytes = l->shared_bytes;
+    k->resident_blocks = (unsigned)resident_most(l, f);
+    k->cooperative = l->cooperative;
+    k->params = packed;
+    CUresult r = collect_words(k, (f->info->params_bytes + 7) & ~7u);
+    if (r)
         free(op);
-        return r;
-    }
-    *op_out = op;
-    return CUDA_SUCCESS;
+    else
+        *op_out = op;
+    return r;
+}
+
+CUresult sg_launch_op(const struct sg_launch *l, struct sg_function *f, const uint8_t *packed, struct sg_op **op_out)
+{
+    uint8_t *copy = calloc(1, f->info->params_bytes + 8);
+    if (!copy)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(copy, packed, f->info->params_bytes);
+    CUresult r = make_op(l, f, copy, op_out);
+    if (r)
+        free(copy);
+    return r;
 }
 
 CUresult sg_launch(const char *api, const struct sg_launch *l, bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream(api, l->stream, per_thread, &s);
+    CUresult r = sg_enter_work(api, l->stream, per_thread, &s);
     if (r)
         return r;
     uint64_t stream = s->object.id;
@@ -155,13 +174,24 @@ CUresult sg_launch(const char *api, const struct sg_launch *l, bool per_thread)
         r = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     for (int i = 0; i < 2 && !r; i++)
         r = l->after[i] ? find_event(l->after[i], s->context, &e) : CUDA_SUCCESS;
+    if (!r && s->captured) {
+        r = sg_capture_launch(s, l, f);
+        if (!r && !l->keeps_legacy_state)
+            sg_legacy_free(f);
+        return sg_leave(r);
+    }
     struct sg_op *op = NULL;
+    uint8_t *packed = NULL;
     if (!r && f->module->texrefs)
         r = sg_texrefs_prepare(f->module, s);
     if (!r)
-        r = make_op(l, f, &op);
-    if (r)
+        r = sg_launch_pack(l, f, &packed);
+    if (!r)
+        r = make_op(l, f, packed, &op);
+    if (r) {
+        free(packed);
         return sg_leave(r);
+    }
     if (!l->keeps_legacy_state)
         sg_legacy_free(f);
     f->in_flight++;

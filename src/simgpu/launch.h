@@ -12,10 +12,20 @@ struct sg_launch {
     bool cooperative;
     CUevent after[2];        /* recorded behind the kernel; NULL = none */
     bool keeps_legacy_state; /* see legacy.c */
+    bool programmatic;       /* it need not wait for the end of the kernel before it */
+    const CUlaunchAttribute *attributes;
+    unsigned attribute_count;
 };
 
 /* Checks and submits. `api` is the name that SIMGPU_FAIL knows. */
 CUresult sg_launch(const char *api, const struct sg_launch *launch, bool per_thread);
+/* The two halves of it, for graphs; both need sg.lock. The first checks all limits and packs the parameters, which the caller
+ * frees; the second makes the operation, with a copy of them. */
+CUresult sg_launch_pack(const struct sg_launch *launch, const struct sg_function *function, uint8_t **packed_out);
+CUresult sg_launch_op(const struct sg_launch *launch, struct sg_function *function, const uint8_t *packed,
+                      struct sg_op **op_out);
+/* Checks an attribute and enters it into the launch. INVALID_VALUE; NOT_SUPPORTED. */
+CUresult sg_launch_attribute(const CUlaunchAttribute *attribute, struct sg_launch *launch);
 
 /*
  * The function that a handle means in a context: itself, or for a CUkernel that context's copy, which is loaded now if it was

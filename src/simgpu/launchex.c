@@ -62,7 +62,7 @@ static CUresult check(bool ok)
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult apply(const CUlaunchAttribute *a, struct sg_launch *l)
+CUresult sg_launch_attribute(const CUlaunchAttribute *a, struct sg_launch *l)
 {
     const CUlaunchAttributeValue *v = &a->value;
     switch ((int)a->id) {
@@ -75,7 +75,9 @@ static CUresult apply(const CUlaunchAttribute *a, struct sg_launch *l)
         return check_cluster(l, v->preferredClusterDim.x, v->preferredClusterDim.y, v->preferredClusterDim.z);
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
         return check((unsigned)v->clusterSchedulingPolicyPreference <= CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING);
-    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: return CUDA_SUCCESS; /* full order allows no less */
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: /* full order allows no less */
+        l->programmatic = v->programmaticStreamSerializationAllowed != 0;
+        return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT: /* the end of the kernel is a moment when all blocks have triggered it */
         l->after[0] = v->programmaticEvent.event;
         return check(l->after[0] && !v->programmaticEvent.flags);
@@ -105,9 +107,11 @@ static CUresult launch_ex(const CUlaunchConfig *c, CUfunction f, void **params, 
                           .shared_bytes = c->sharedMemBytes,
                           .stream = c->hStream,
                           .params = params,
-                          .extra = extra};
+                          .extra = extra,
+                          .attributes = c->attrs,
+                          .attribute_count = c->numAttrs};
     for (unsigned i = 0; i < c->numAttrs; i++) {
-        CUresult bad = apply(&c->attrs[i], &l);
+        CUresult bad = sg_launch_attribute(&c->attrs[i], &l);
         if (bad) {
             CUresult r = sg_enter_unlocked("cuLaunchKernelEx");
             return r ? r : bad;

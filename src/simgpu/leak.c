@@ -1,6 +1,7 @@
 /* What is still there when the process ends: each kind is counted, the first few are named. */
 #include "simgpu/array.h"
 #include "simgpu/check.h"
+#include "simgpu/graph.h"
 #include "simgpu/mempool.h"
 
 #include <inttypes.h>
@@ -44,8 +45,8 @@ static void look_at_context(const struct sg_context *c, struct tally *t)
     }
     DL_FOREACH(c->allocs, a)
     {
-        if (a->is_module)
-            continue; /* goes with its module, or is an array */
+        if (a->is_module || (a->graph && !a->graph->allocated))
+            continue; /* goes with its module, or its graph, or is an array */
         t->allocs++;
         t->alloc_bytes += a->region.bytes;
         leaked("allocation 0x%" PRIx64 " of %" PRIu64 " bytes on device %d", a->region.va, a->region.bytes, c->device);
@@ -127,6 +128,12 @@ static void look_at_memory(struct tally *t)
             t->libraries++;
             leaked("a library was not unloaded");
         }
+        if (o->kind == SG_GRAPH && !((const struct sg_graph *)(const void *)o)->owner)
+            leaked("a graph of %zu nodes was not destroyed", ((const struct sg_graph *)(const void *)o)->count);
+        if (o->kind == SG_EXEC)
+            leaked("an executable graph was not destroyed");
+        if (o->kind == SG_USER_OBJECT)
+            leaked("a user object was not released");
         const struct sg_chunk *c = (const struct sg_chunk *)(const void *)o;
         if (o->kind != SG_CHUNK || !c->handle_refs)
             continue; /* a released one lives by its mapping, which is named */

@@ -1,6 +1,7 @@
 /* Allocating managed memory, and moving it; see managed.h. */
 #include "simgpu/managed.h"
 
+#include "simgpu/capture.h"
 #include "simgpu/check.h"
 
 #include <stdlib.h>
@@ -174,7 +175,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 static CUresult attach(CUstream handle, CUdeviceptr dptr, size_t length, unsigned flags, bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream("cuStreamAttachMemAsync", handle, per_thread, &s);
+    CUresult r = sg_enter_work("cuStreamAttachMemAsync", handle, per_thread, &s);
     if (r)
         return r;
     struct sg_alloc *a = sg_managed_at(dptr, length ? length : 1);
@@ -182,6 +183,8 @@ static CUresult attach(CUstream handle, CUdeviceptr dptr, size_t length, unsigne
         (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) ||
         (flags == CU_MEM_ATTACH_SINGLE && s->type == SG_STREAM_LEGACY))
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    if (s->captured)
+        return sg_leave(sg_capture_refuse(s));
     /* All devices here have concurrent access, where an association limits nobody: it is only kept. */
     a->managed->attached = flags;
     return sg_leave(CUDA_SUCCESS);
@@ -276,10 +279,12 @@ static CUresult prefetch(CUdeviceptr va, size_t bytes, const CUmemLocation *loca
 {
     struct sg_stream *s;
     struct sg_managed_place to;
-    CUresult r = sg_enter_stream("cuMemPrefetchAsync", handle, per_thread, &s);
+    CUresult r = sg_enter_work("cuMemPrefetchAsync", handle, per_thread, &s);
     if (r)
         return r;
     r = flags || !sg_managed_at(va, bytes) ? CUDA_ERROR_INVALID_VALUE : sg_managed_place_of(location, &to);
+    if (!r && s->captured)
+        r = sg_capture_refuse(s);
     return sg_leave(r ? r : submit_prefetch(s, va, bytes, to));
 }
 
@@ -373,10 +378,12 @@ static CUresult run_batch(const char *function, const struct batch *b, bool pref
                           CUstream handle, bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream(function, handle, per_thread, &s);
+    CUresult r = sg_enter_work(function, handle, per_thread, &s);
     if (r)
         return r;
     r = flags || s->type == SG_STREAM_LEGACY ? CUDA_ERROR_INVALID_VALUE : check_batch(b, prefetches);
+    if (!r && s->captured)
+        r = sg_capture_refuse(s);
     uint64_t id = s->object.id;
     for (size_t i = 0, k = 0; i < b->count && !r; i++) {
         struct sg_managed_place to;

@@ -5,6 +5,7 @@
  * driver. So while a stream's head waits, a thread looks at it again and again, ever more seldom; no worker and no thread of
  * the job's is held up by it.
  */
+#include "simgpu/capture.h"
 #include "simgpu/check.h"
 
 #include <inttypes.h>
@@ -115,22 +116,17 @@ void sg_value_poll(void)
 
 /* ---- the API ---- */
 
-static CUresult check(const struct sg_stream *s, CUdeviceptr va, unsigned bytes)
+static CUresult check(const struct sg_context *c, CUdeviceptr va, unsigned bytes)
 {
     if (va % bytes || !sg_range_is_memory(va, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_mapping *m = sg_mapping_at(va);
-    return m && !m->access[s->context->device] ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return m && !m->access[c->device] ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult submit(struct sg_stream *s, enum sg_op_kind kind, struct sg_value value)
+static CUresult submit(struct sg_stream *s, struct sg_op *op)
 {
-    struct sg_op *op = sg_op_new(kind);
-    if (!op)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    value.device = s->context->device;
-    op->value = value;
-    if (kind == SG_OP_VALUE_WRITE)
+    if (op->kind == SG_OP_VALUE_WRITE)
         return sg_submit_async(s, op);
     sg_submit(s, op); /* with SIMGPU_SYNC too: the caller itself may be who writes the value */
     return CUDA_SUCCESS;
@@ -143,28 +139,93 @@ static CUresult check_wait_flags(unsigned flags)
     return flags & CU_STREAM_WAIT_VALUE_FLUSH ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS; /* as the attribute says */
 }
 
+CUresult sg_value_check(const struct sg_context *c, const CUstreamBatchMemOpParams *p)
+{
+    CUresult r;
+    switch ((int)p->operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+        r = check_wait_flags(p->waitValue.flags);
+        return r ? r : check(c, p->waitValue.address, p->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ? 8 : 4);
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        if (p->writeValue.flags)
+            return CUDA_ERROR_INVALID_VALUE;
+        return check(c, p->writeValue.address, p->operation == CU_STREAM_MEM_OP_WRITE_VALUE_64 ? 8 : 4);
+    case CU_STREAM_MEM_OP_BARRIER: /* a stream's operations are in order, and done before the next begins */
+        return p->memoryBarrier.flags > CU_STREAM_MEMORY_BARRIER_TYPE_GPU ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: return CUDA_ERROR_NOT_SUPPORTED;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult sg_value_op(const struct sg_context *c, const CUstreamBatchMemOpParams *p, struct sg_op **op_out)
+{
+    enum sg_op_kind kind = SG_OP_VALUE_WAIT;
+    struct sg_value v = {.device = c->device};
+    *op_out = NULL;
+    switch ((int)p->operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+        v = (struct sg_value){p->waitValue.address, p->waitValue.value, 4, p->waitValue.flags, c->device};
+        break;
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+        v = (struct sg_value){p->waitValue.address, p->waitValue.value64, 8, p->waitValue.flags, c->device};
+        break;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        kind = SG_OP_VALUE_WRITE;
+        v = (struct sg_value){p->writeValue.address, p->writeValue.value, 4, p->writeValue.flags, c->device};
+        break;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        kind = SG_OP_VALUE_WRITE;
+        v = (struct sg_value){p->writeValue.address, p->writeValue.value64, 8, p->writeValue.flags, c->device};
+        break;
+    default: return CUDA_SUCCESS;
+    }
+    struct sg_op *op = sg_op_new(kind);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->value = v;
+    *op_out = op;
+    return CUDA_SUCCESS;
+}
+
+static CUresult capture(struct sg_stream *s, unsigned count, const CUstreamBatchMemOpParams *parts)
+{
+    struct sg_work *w;
+    CUresult r = sg_work_batch(SG_HANDLE(CUcontext, s->context), count, parts, 0, &w);
+    return r ? r : sg_capture_work(s, w);
+}
+
+/* One operation of its own: a batch of one. */
+static CUresult single(const char *api, CUstream stream, const CUstreamBatchMemOpParams *part, bool per_thread)
+{
+    struct sg_stream *s;
+    struct sg_op *op = NULL;
+    CUresult r = sg_enter_work(api, stream, per_thread, &s);
+    if (r)
+        return r;
+    r = sg_value_check(s->context, part);
+    if (!r && s->captured)
+        return sg_leave(capture(s, 1, part));
+    if (!r)
+        r = sg_value_op(s->context, part, &op);
+    return sg_leave(r ? r : submit(s, op));
+}
+
 static CUresult wait_value(const char *api, CUstream stream, CUdeviceptr va, uint64_t value, unsigned bytes,
                            unsigned flags, bool per_thread)
 {
-    struct sg_stream *s;
-    CUresult r = sg_enter_stream(api, stream, per_thread, &s);
-    if (r)
-        return r;
-    r = check_wait_flags(flags);
-    if (!r)
-        r = check(s, va, bytes);
-    return sg_leave(r ? r : submit(s, SG_OP_VALUE_WAIT, (struct sg_value){va, value, bytes, flags, 0}));
+    CUstreamBatchMemOpParams p = {.waitValue = {.address = va, .value64 = value, .flags = flags}};
+    p.operation = bytes == 8 ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    return single(api, stream, &p, per_thread);
 }
 
 static CUresult write_value(const char *api, CUstream stream, CUdeviceptr va, uint64_t value, unsigned bytes,
                             unsigned flags, bool per_thread)
 {
-    struct sg_stream *s;
-    CUresult r = sg_enter_stream(api, stream, per_thread, &s);
-    if (r)
-        return r;
-    r = flags ? CUDA_ERROR_INVALID_VALUE : check(s, va, bytes);
-    return sg_leave(r ? r : submit(s, SG_OP_VALUE_WRITE, (struct sg_value){va, value, bytes, flags, 0}));
+    CUstreamBatchMemOpParams p = {.writeValue = {.address = va, .value64 = value, .flags = flags}};
+    p.operation = bytes == 8 ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    return single(api, stream, &p, per_thread);
 }
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr va, cuuint32_t value, unsigned int flags)
@@ -209,59 +270,25 @@ CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr va, cuuint64_
 
 /* ---- batches ---- */
 
-static CUresult check_part(const struct sg_stream *s, const CUstreamBatchMemOpParams *p)
-{
-    CUresult r;
-    switch ((int)p->operation) {
-    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
-    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-        r = check_wait_flags(p->waitValue.flags);
-        return r ? r : check(s, p->waitValue.address, p->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ? 8 : 4);
-    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-        if (p->writeValue.flags)
-            return CUDA_ERROR_INVALID_VALUE;
-        return check(s, p->writeValue.address, p->operation == CU_STREAM_MEM_OP_WRITE_VALUE_64 ? 8 : 4);
-    case CU_STREAM_MEM_OP_BARRIER: /* a stream's operations are in order, and done before the next begins */
-        return p->memoryBarrier.flags > CU_STREAM_MEMORY_BARRIER_TYPE_GPU ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: return CUDA_ERROR_NOT_SUPPORTED;
-    default: return CUDA_ERROR_INVALID_VALUE;
-    }
-}
-
-static CUresult submit_part(struct sg_stream *s, const CUstreamBatchMemOpParams *p)
-{
-    switch ((int)p->operation) {
-    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
-        return submit(s, SG_OP_VALUE_WAIT,
-                      (struct sg_value){p->waitValue.address, p->waitValue.value, 4, p->waitValue.flags, 0});
-    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-        return submit(s, SG_OP_VALUE_WAIT,
-                      (struct sg_value){p->waitValue.address, p->waitValue.value64, 8, p->waitValue.flags, 0});
-    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-        return submit(s, SG_OP_VALUE_WRITE,
-                      (struct sg_value){p->writeValue.address, p->writeValue.value, 4, p->writeValue.flags, 0});
-    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-        return submit(s, SG_OP_VALUE_WRITE,
-                      (struct sg_value){p->writeValue.address, p->writeValue.value64, 8, p->writeValue.flags, 0});
-    default: return CUDA_SUCCESS;
-    }
-}
-
 static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams *parts, unsigned flags,
                       bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream("cuStreamBatchMemOp", stream, per_thread, &s);
+    CUresult r = sg_enter_work("cuStreamBatchMemOp", stream, per_thread, &s);
     if (r)
         return r;
     if (count >= 256 || !parts || flags)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     uint64_t id = s->object.id;
     for (unsigned i = 0; i < count && !r; i++)
-        r = check_part(s, &parts[i]);
+        r = sg_value_check(s->context, &parts[i]);
+    if (!r && count && s->captured)
+        return sg_leave(capture(s, count, parts));
     for (unsigned i = 0; i < count && !r; i++) {
-        r = submit_part(s, &parts[i]);
+        struct sg_op *op;
+        r = sg_value_op(s->context, &parts[i], &op);
+        if (!r && op)
+            r = submit(s, op);
         s = sg_object_find(id, SG_STREAM); /* SIMGPU_SYNC releases the lock */
         if (!r && !s)
             r = CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -1,5 +1,6 @@
 /* cuMemAlloc and its kin. Small allocations of a context share 2 MiB blocks in slots of 512 bytes. */
 #include "simgpu/check.h"
+#include "simgpu/graph.h"
 #include "simgpu/managed.h"
 #include "simgpu/mempool.h"
 #include "simgpu/share.h"
@@ -166,6 +167,45 @@ CUresult sg_alloc_create(struct sg_context *context, uint64_t bytes, bool is_mod
     return CUDA_SUCCESS;
 }
 
+CUresult sg_alloc_reserve(struct sg_context *context, uint64_t bytes, struct sg_alloc **alloc_out)
+{
+    if (bytes > UINT64_C(1) << (SG_VA_BITS - 1))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct sg_alloc *a = calloc(1, sizeof *a);
+    if (!a)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    a->reserved_bytes = (bytes + SG_PAGE_BYTES - 1) & ~(SG_PAGE_BYTES - 1);
+    a->region = (struct sg_region){SG_REGION_ALLOC, take_addresses(a->reserved_bytes), bytes};
+    a->context = context;
+    a->device = context->device;
+    if (!a->region.va) {
+        free(a);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    sg_regions_set(&a->region, a->region.va, a->reserved_bytes);
+    a->buffer_id = sg.next_buffer_id++;
+    DL_APPEND(context->allocs, a);
+    *alloc_out = a;
+    return CUDA_SUCCESS;
+}
+
+void sg_alloc_back(struct sg_alloc *a, struct sg_chunk *chunk)
+{
+    if (chunk) {
+        sg_chunk_forget(chunk, 0, chunk->pages);
+        a->chunk = chunk;
+        a->was_backed = true;
+        show(a->context, a->region.va, chunk);
+        sg_redzone_set(a, true);
+    } else if (a->chunk) {
+        sg_redzone_set(a, false);
+        if (sg_check.race)
+            sg_race_forget(a->region.va, a->region.bytes);
+        hide(a->region.va, a->chunk->pages);
+        a->chunk = NULL;
+    }
+}
+
 /* What small allocations held is no more, though the block around them stays mapped. (A frame that nobody touched yet is
  * filled with poison when that happens.) */
 static void poison_slots(const struct sg_alloc *a)
@@ -181,6 +221,8 @@ static void poison_slots(const struct sg_alloc *a)
 
 void sg_alloc_destroy(struct sg_alloc *a)
 {
+    if (a->graph)
+        sg_graph_memory_gone(a->graph); /* nothing is behind it any more */
     if (a->foreign) {
         sg_foreign_destroy(a);
         return;
@@ -211,11 +253,13 @@ void sg_alloc_destroy(struct sg_alloc *a)
             b->hint = at;
         if (b->free_slots == SG_BLOCK_SLOTS)
             block_destroy(b);
-    } else if (a->chunk) {
-        hide(a->region.va, a->chunk->pages);
+    } else {
+        if (a->chunk)
+            hide(a->region.va, a->chunk->pages);
         sg_regions_set(NULL, a->region.va, a->reserved_bytes);
         give_addresses(a->region.va, a->reserved_bytes);
-        sg_chunk_destroy(a->chunk);
+        if (a->chunk)
+            sg_chunk_destroy(a->chunk);
     }
     free(a);
 }
@@ -279,6 +323,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     struct sg_alloc *a = sg_alloc_at(dptr);
     if (!a || a->region.va != dptr || a->is_module || (a->foreign && !sg_may_free(a)))
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    if (a->graph && (a->graph->freed_by || !a->graph->allocated))
+        return sg_leave(CUDA_ERROR_INVALID_VALUE); /* a graph frees it, or none has allocated it */
     if (a->piece)
         return sg_leave(sg_mempool_free_now(a));
     int device = a->device == SG_ON_HOST ? context->device : a->device;
@@ -294,6 +340,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
         sg_log(SG_LOG_WARN, "freed in flight: cuMemFree(0x%" PRIx64 "), %" PRIu64 " bytes, %s", a->region.va,
                a->region.bytes, text);
     }
+    if (a->graph)
+        return sg_leave(sg_graph_memory_free(a->graph));
     sg_alloc_destroy(a);
     return sg_leave(CUDA_SUCCESS);
 }

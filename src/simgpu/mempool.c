@@ -1,6 +1,7 @@
 /* The API of memory pools and of stream-ordered memory; see mempool.h for how it works. */
 #include "simgpu/mempool.h"
 
+#include "simgpu/capture.h"
 #include "simgpu/check.h"
 #include "simgpu/share.h"
 
@@ -96,6 +97,8 @@ static CUresult alloc_async(struct sg_stream *s, CUdeviceptr *dptr, size_t bytes
     pool = *current;
     if (pool->imported)
         return sg_leave(CUDA_ERROR_INVALID_VALUE); /* these give nothing new */
+    if (s->captured)
+        return sg_leave(sg_capture_refuse(s));
     if (bytes > UINT64_C(1) << (SG_VA_BITS - 1))
         return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
     struct sg_piece *p;
@@ -115,7 +118,7 @@ static CUresult alloc_async(struct sg_stream *s, CUdeviceptr *dptr, size_t bytes
 static CUresult alloc_from_current(CUdeviceptr *dptr, size_t bytes, CUstream stream, bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream("cuMemAllocAsync", stream, per_thread, &s);
+    CUresult r = sg_enter_work("cuMemAllocAsync", stream, per_thread, &s);
     return r ? r : alloc_async(s, dptr, bytes, NULL);
 }
 
@@ -132,7 +135,7 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream strea
 static CUresult alloc_from_pool(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, CUstream stream, bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream("cuMemAllocFromPoolAsync", stream, per_thread, &s);
+    CUresult r = sg_enter_work("cuMemAllocFromPoolAsync", stream, per_thread, &s);
     if (r)
         return r;
     struct sg_mempool *pool = find_pool(handle);
@@ -195,11 +198,13 @@ static struct sg_alloc *find_ordered(CUdeviceptr dptr)
 static CUresult free_async(CUdeviceptr dptr, CUstream stream, bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream("cuMemFreeAsync", stream, per_thread, &s);
+    CUresult r = sg_enter_work("cuMemFreeAsync", stream, per_thread, &s);
     if (r)
         return r;
     if (!dptr)
         return sg_leave(CUDA_SUCCESS);
+    if (s->captured)
+        return sg_leave(sg_capture_refuse(s));
     struct sg_alloc *a = find_ordered(dptr);
     struct sg_alloc *other = sg_alloc_at(dptr);
     if (!a && other && other->region.va == dptr && !other->is_module)

@@ -1,4 +1,5 @@
 /* Memsets. They do not wait for their end, except on pinned host memory (the documented behaviour). */
+#include "simgpu/capture.h"
 #include "simgpu/check.h"
 
 #include <string.h>
@@ -30,14 +31,38 @@ static CUresult check(const struct sg_context *context, const struct area *a, st
     return CUDA_SUCCESS;
 }
 
+CUresult sg_fill_check(const struct sg_context *context, const CUDA_MEMSET_NODE_PARAMS *p, struct sg_fill *fill_out)
+{
+    bool host;
+    struct area area = {p->dst, p->height > 1 ? p->pitch : 0, p->width, p->height, p->value, p->elementSize};
+    CUresult r = check(context, &area, fill_out, &host);
+    return r ? sg_refused(r, context->device, p->dst) : CUDA_SUCCESS;
+}
+
+/* What a call on a capturing stream asks for becomes a node. */
+static CUresult capture(struct sg_stream *s, const struct area *a)
+{
+    CUDA_MEMSET_NODE_PARAMS p = {.dst = a->dst,
+                                 .pitch = a->height > 1 ? a->pitch : 0,
+                                 .value = a->value,
+                                 .elementSize = a->element_bytes,
+                                 .width = a->width,
+                                 .height = a->height};
+    struct sg_work *w;
+    CUresult r = sg_work_fill(&p, SG_HANDLE(CUcontext, s->context), &w);
+    return r ? r : sg_capture_work(s, w);
+}
+
 static CUresult fill(const char *function, struct area area, CUstream stream, bool per_thread, bool async)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream(function, stream, per_thread, &s);
+    CUresult r = sg_enter_work(function, stream, per_thread, &s);
     if (r)
         return r;
     if (!area.width || !area.height)
         return sg_leave(CUDA_SUCCESS);
+    if (s->captured)
+        return sg_leave(async ? capture(s, &area) : sg_capture_refuse(s));
     struct sg_fill f;
     bool host;
     r = check(s->context, &area, &f, &host);

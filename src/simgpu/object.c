@@ -1,4 +1,5 @@
 /* Handles, sorted ranges, per-thread state, and what every entry point does first and last. */
+#include "simgpu/capture.h"
 #include "simgpu/green.h"
 
 #include <stdlib.h>
@@ -168,9 +169,11 @@ CUresult sg_enter_unlocked(const char *function)
 CUresult sg_enter(const char *function)
 {
     CUresult r = sg_enter_unlocked(function);
-    if (!r)
-        pthread_mutex_lock(&sg.lock);
-    return r;
+    if (r)
+        return r;
+    pthread_mutex_lock(&sg.lock);
+    r = sg.captures ? sg_capture_check(function) : CUDA_SUCCESS;
+    return r ? sg_leave(r) : CUDA_SUCCESS;
 }
 
 CUresult sg_enter_context(const char *function, struct sg_context **context_out)
@@ -188,6 +191,12 @@ CUresult sg_enter_context(const char *function, struct sg_context **context_out)
         return sg_leave(context->sticky);
     *context_out = context;
     return CUDA_SUCCESS;
+}
+
+CUresult sg_unsupported_inside(const char *what)
+{
+    sg_log(SG_LOG_WARN, "%s is not supported", what);
+    return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult sg_unsupported(const char *function)

@@ -89,7 +89,8 @@ uint32_t sg_price_sms(const struct sg_vop *v)
 
 uint64_t sg_price_kernel(const struct sg_vop *v, uint32_t sms)
 {
-    return v->ran ? (uint64_t)(KERNEL_OVERHEAD_NS + running_ns(v, sms) + 0.5) : 0;
+    return v->ran ? (uint64_t)((v->in_graph ? GRAPH_KERNEL_OVERHEAD_NS : KERNEL_OVERHEAD_NS) + running_ns(v, sms) + 0.5)
+                  : 0;
 }
 
 static double copy_rate(const struct sg_vop *v, double gbps)
@@ -146,7 +147,9 @@ uint64_t sg_price_least(const struct sg_vop *v)
     if (v->done && !v->ran)
         return 0;
     switch (v->kind) {
-    case SG_OP_KERNEL: return v->ran ? sg_price_kernel(v, sg_price_sms(v)) : (uint64_t)KERNEL_OVERHEAD_NS;
+    case SG_OP_KERNEL:
+        return v->ran ? sg_price_kernel(v, sg_price_sms(v))
+                      : (uint64_t)(v->in_graph ? GRAPH_KERNEL_OVERHEAD_NS : KERNEL_OVERHEAD_NS);
     case SG_OP_COPY:
     case SG_OP_FILL: return (uint64_t)COPY_LATENCY_NS;
     case SG_OP_HOST: return sg_price_host();
@@ -161,5 +164,5 @@ uint64_t sg_price_host(void)
 
 uint64_t sg_price_delay(int kind)
 {
-    return kind == SG_OP_KERNEL ? (uint64_t)KERNEL_DELAY_NS : 0;
+    return kind == SG_OP_KERNEL ? (uint64_t)KERNEL_DELAY_NS : kind == SG_OP_GRAPH ? (uint64_t)GRAPH_DELAY_NS : 0;
 }

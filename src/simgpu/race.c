@@ -259,6 +259,15 @@ void sg_race_submit(struct sg_op *op)
         sg_guard_submit(op);
 }
 
+void sg_race_submit_inside(struct sg_op *op, const struct sg_op *parent)
+{
+    sg_race_submit(op);
+    if (!op->race || !parent->race)
+        return;
+    free(op->race->told);
+    op->race->told = clock_copy(parent->race->told);
+}
+
 static void describe(struct sg_race_op *o, const struct sg_op *op)
 {
     o->stream = op->stream->number;
@@ -319,6 +328,10 @@ void sg_race_start(struct sg_op *op)
     switch (op->kind) {
     case SG_OP_RECORD: op->mark->clock = clock_copy(l->clock); return;
     case SG_OP_WAIT: clock_join(&l->clock, op->mark->clock); return;
+    case SG_OP_GRAPH:
+        if (op->graph.mark)
+            clock_join(&l->clock, op->graph.mark->clock);
+        return;
     case SG_OP_HOST:
         clock_join(&race.host, l->clock);
         learned();

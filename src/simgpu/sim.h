@@ -137,7 +137,11 @@ enum sg_kind {
     SG_MIPMAP,
     SG_GREEN,
     SG_DESCRIPTION,
-    SG_TEXREF
+    SG_TEXREF,
+    SG_GRAPH,
+    SG_NODE,
+    SG_EXEC,
+    SG_USER_OBJECT
 };
 
 struct sg_object {
@@ -251,7 +255,9 @@ struct sg_alloc {               /* cuMemAlloc memory, or a module's variables */
     uint64_t reserved_bytes;    /* of addresses, large ones */
     uint64_t buffer_id;
     bool is_module, sync_memops;
-    struct sg_alloc *prev, *next; /* of the context */
+    bool was_backed;               /* of those: at some time */
+    struct sg_graph_memory *graph; /* of a graph's allocation node: there only while that has run */
+    struct sg_alloc *prev, *next;  /* of the context */
 };
 
 struct sg_block { /* 2 MiB shared by small allocations of one context */
@@ -309,6 +315,10 @@ void sg_pagetable_set_part(int device, uint64_t va, const struct sg_chunk *chunk
                            uint64_t rights);
 /* Allocates device memory of a context as cuMemAlloc does. */
 CUresult sg_alloc_create(struct sg_context *context, uint64_t bytes, bool is_module, struct sg_alloc **alloc_out);
+/* Addresses of their own for an allocation, with nothing behind them. */
+CUresult sg_alloc_reserve(struct sg_context *context, uint64_t bytes, struct sg_alloc **alloc_out);
+/* Puts a chunk behind them, which stays the caller's; NULL takes it away again, and what it held is no more. */
+void sg_alloc_back(struct sg_alloc *alloc, struct sg_chunk *chunk);
 void sg_alloc_destroy(struct sg_alloc *alloc);
 /* The device whose page table a call of a context on `device` reaches it by; false: it must not, for lack of access. */
 bool sg_alloc_view(const struct sg_alloc *alloc, int device, bool write, int *device_out);
@@ -395,7 +405,7 @@ struct sg_context {
     struct sg_context *prev, *next;
 };
 
-enum sg_stream_type { SG_STREAM_LEGACY, SG_STREAM_THREAD, SG_STREAM_CREATED };
+enum sg_stream_type { SG_STREAM_LEGACY, SG_STREAM_THREAD, SG_STREAM_CREATED, SG_STREAM_GRAPH };
 struct sg_stream {
     struct sg_object object;
     struct sg_context *context;
@@ -421,6 +431,8 @@ struct sg_stream {
         bool has_map;
     } hints;                                 /* see streamattr.c */
     struct sg_vstream *vtime;                /* NULL: out of host memory */
+    struct sg_captured *captured;            /* NULL: it is not in a capture, see capture.h */
+    struct sg_stream *capture_next;          /* of the capture */
     struct sg_stream *prev, *next;           /* of the context */
     struct sg_stream *busy_prev, *busy_next; /* of sg.busy_streams */
 };
@@ -443,14 +455,18 @@ struct sg_event {
     struct sg_object object;
     struct sg_context *context;
     unsigned flags;
-    struct sg_mark *mark;           /* the latest recording */
-    struct sg_shared_event *shared; /* see ipcevent.c; owned */
+    struct sg_mark *mark;               /* the latest recording */
+    struct sg_shared_event *shared;     /* see ipcevent.c; owned */
+    struct sg_captured_event *captured; /* that was in a capture; NULL: it was not, see capture.c */
     struct sg_event *prev, *next;
 };
 
 /* Queues a recording, with sg.lock held (and released for a while with SIMGPU_SYNC). */
 CUresult sg_event_record(struct sg_event *event, struct sg_stream *stream);
 void sg_event_free(struct sg_event *event); /* off its context's list already */
+/* The mark is its latest recording from now on; the event takes a reference of its own. */
+void sg_event_recorded(struct sg_event *event, struct sg_mark *mark);
+struct sg_mark *sg_mark_new(struct sg_context *context); /* one reference; NULL: out of host memory */
 struct sg_mark *sg_mark_ref(struct sg_mark *mark);
 void sg_mark_done(struct sg_mark *mark); /* its recording has run */
 
@@ -465,6 +481,7 @@ bool sg_shared_event_is_done(const struct sg_mark *mark);
 void sg_shared_event_wait(const struct sg_mark *mark);
 /* A reference to the latest recording, whichever process made it; NULL: none yet, or (*result_out) out of host memory. */
 struct sg_mark *sg_event_latest(struct sg_event *event, CUresult *result_out);
+bool sg_event_is_recorded(const struct sg_event *event); /* by whichever process */
 void sg_mark_unref(struct sg_mark *mark);
 
 enum sg_op_kind {
@@ -477,7 +494,8 @@ enum sg_op_kind {
     SG_OP_VALUE_WAIT,
     SG_OP_VALUE_WRITE,
     SG_OP_ALLOC,
-    SG_OP_FREE
+    SG_OP_FREE,
+    SG_OP_GRAPH
 };
 enum sg_op_state { SG_OP_QUEUED, SG_OP_READY, SG_OP_RUNNING };
 
@@ -532,12 +550,23 @@ struct sg_host_call {
     CUresult status;
 };
 
+enum sg_graph_action { SG_GRAPH_BEGIN, SG_GRAPH_END, SG_GRAPH_ALLOC, SG_GRAPH_FREE, SG_GRAPH_CONDITION };
+struct sg_graph_op { /* what a launch of a graph does beside its nodes' operations, see graphrun.c */
+    enum sg_graph_action action;
+    struct sg_run *run;               /* counted; NULL: a memory operation */
+    struct sg_graph_memory *memory;   /* counted */
+    const struct sg_graph_step *step; /* a condition: the run's executable graph has it */
+    struct sg_mark *mark;             /* the end of the body that runs; NULL: none has run yet */
+    unsigned rounds;
+};
+
 struct sg_op {
     enum sg_op_kind kind;
     enum sg_op_state state;
     bool inline_run; /* the submitting thread carries it out itself */
     bool cancelled;
-    bool hung; /* a copy over a path that hangs: it never ends */
+    bool in_graph; /* of a launch of a graph */
+    bool hung;     /* a copy over a path that hangs: it never ends */
     struct sg_stream *stream;
     uint64_t seq, ticket;
     enum sg_engine engine;
@@ -550,6 +579,7 @@ struct sg_op {
         struct sg_host_call host;
         struct sg_value value;
         struct sg_span *span; /* of SG_OP_ALLOC and SG_OP_FREE: see mempool.h */
+        struct sg_graph_op graph;
     };
     struct sg_vop *vop;                /* its side in virtual time */
     struct sg_op *next;                /* of the stream */
@@ -616,6 +646,8 @@ struct sg {
     uint64_t random, call_random;
     unsigned workers, idle_workers, copy_threads, idle_copy_threads, waiting;
     unsigned value_threads;                   /* one, once a stream has waited for a value */
+    unsigned object_threads;                  /* one, once a user object's destructor is to run */
+    unsigned captures;                        /* open ones */
     unsigned blocked_threads;                 /* of the job's: in a wait of the engine */
     _Atomic(unsigned) api_threads;            /* of the job's: that ever called, and live */
     unsigned next_device;                     /* round robin of the workers */
@@ -691,8 +723,12 @@ void sg_threads_default_streams_retire(uint64_t thread);
 /* ---- engine ---- */
 
 struct sg_op *sg_op_new(enum sg_op_kind kind);
+void sg_op_free(struct sg_op *op); /* one that was not submitted, or has ended */
 /* Queues the operation, which the engine then owns. The ticket is complete once stream->completed >= it. */
 uint64_t sg_submit(struct sg_stream *stream, struct sg_op *op);
+/* Only queues it, on behalf of an operation that runs: it belongs to what that one's submitter had asked for, comes before it in
+ * the order of submissions, and knows no more. The caller pumps. */
+void sg_submit_inside(struct sg_stream *stream, struct sg_op *op, const struct sg_op *parent);
 /* These wait with sg.lock held on entry and exit, released meanwhile; the caller lends a hand with kernels. */
 void sg_wait_ticket(struct sg_stream *stream, uint64_t ticket);
 void sg_wait_context(struct sg_context *context);
@@ -779,6 +815,7 @@ struct sg_symbol {
 extern const struct sg_symbol sg_symbols[];
 extern const size_t sg_symbol_count;
 CUresult sg_unsupported(const char *function);
+CUresult sg_unsupported_inside(const char *what); /* of a function that is: one line; NOT_SUPPORTED */
 struct sg_error_name {
     CUresult value;
     const char *name, *text;

@@ -1,4 +1,5 @@
-/* Streams, host functions, and the questions about captures (there are no captures here yet). */
+/* Streams and host functions. Captures are in capture.c. */
+#include "simgpu/capture.h"
 #include "simgpu/check.h"
 #include "simgpu/green.h"
 #include "simgpu/mempool.h"
@@ -56,7 +57,7 @@ CUresult sg_stream_resolve(CUstream handle, bool per_thread, struct sg_context *
         s = current->legacy;
     } else {
         s = SG_FIND(handle, SG_STREAM);
-        if (!s || s->dead)
+        if (!s || s->dead || s->type == SG_STREAM_GRAPH)
             return CUDA_ERROR_INVALID_HANDLE;
     }
     if (s->context->finalizing || (s->green && !sg_green_of(s->green)))
@@ -132,9 +133,11 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 static CUresult synchronize(CUstream handle, bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream("cuStreamSynchronize", handle, per_thread, &s);
+    CUresult r = sg_enter_work("cuStreamSynchronize", handle, per_thread, &s);
     if (r)
         return r;
+    if (s->captured)
+        return sg_leave(sg_capture_refuse(s));
     uint64_t context = s->context->object.id;
     sg_wait_ticket(s, s->submitted);
     sg_mempools_settle();
@@ -155,9 +158,11 @@ static CUresult query(CUstream handle, bool per_thread)
 {
     sg_replay_poll();
     struct sg_stream *s;
-    CUresult r = sg_enter_stream("cuStreamQuery", handle, per_thread, &s);
+    CUresult r = sg_enter_work("cuStreamQuery", handle, per_thread, &s);
     if (r)
         return r;
+    if (s->captured)
+        return sg_leave(sg_capture_refuse(s));
     uint64_t id = s->object.id, context = s->context->object.id;
     struct sg_known *known = sg_order_of_stream(s);
     bool over = !s->vtime || sg_time_is_over(&(struct sg_goal){.stream = s->vtime, .seq = sg.next_seq});
@@ -332,11 +337,16 @@ static CUresult submit_host(struct sg_stream *s, struct sg_host_call call)
 static CUresult launch_host(CUstream handle, CUhostFn fn, void *data, bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream("cuLaunchHostFunc", handle, per_thread, &s);
+    CUresult r = sg_enter_work("cuLaunchHostFunc", handle, per_thread, &s);
     if (r)
         return r;
     if (!fn)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    if (s->captured) {
+        struct sg_work *w;
+        r = sg_work_host(&(CUDA_HOST_NODE_PARAMS){fn, data}, &w);
+        return sg_leave(r ? r : sg_capture_work(s, w));
+    }
     return submit_host(s, (struct sg_host_call){.fn = fn, .data = data});
 }
 
@@ -353,11 +363,13 @@ CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn fn, void *data)
 static CUresult add_callback(CUstream handle, CUstreamCallback callback, void *data, unsigned flags, bool per_thread)
 {
     struct sg_stream *s;
-    CUresult r = sg_enter_stream("cuStreamAddCallback", handle, per_thread, &s);
+    CUresult r = sg_enter_work("cuStreamAddCallback", handle, per_thread, &s);
     if (r)
         return r;
     if (!callback || flags)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
+    if (s->captured)
+        return sg_leave(sg_capture_refuse(s)); /* it hears of errors, which graphs do not tell */
     return submit_host(s, (struct sg_host_call){.callback = callback, .data = data, .handle = handle});
 }
 
@@ -369,82 +381,4 @@ CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *d
 CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void *data, unsigned int flags)
 {
     return add_callback(stream, callback, data, flags, true);
-}
-
-/* ---- captures: none can begin, so none is ever open ---- */
-
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
-{
-    CUresult r = sg_enter_unlocked("cuThreadExchangeStreamCaptureMode");
-    if (r)
-        return r;
-    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct sg_thread *t = sg_thread();
-    CUstreamCaptureMode old = t->capture_mode;
-    t->capture_mode = *mode;
-    *mode = old;
-    return CUDA_SUCCESS;
-}
-
-static CUresult capture_status(const char *function, CUstream handle, bool per_thread, CUstreamCaptureStatus *status)
-{
-    struct sg_stream *s;
-    CUresult r = sg_enter_stream(function, handle, per_thread, &s);
-    if (r)
-        return r;
-    if (!status)
-        return sg_leave(CUDA_ERROR_INVALID_VALUE);
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return sg_leave(CUDA_SUCCESS);
-}
-
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
-{
-    return capture_status("cuStreamIsCapturing", stream, false, status);
-}
-
-CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status)
-{
-    return capture_status("cuStreamIsCapturing", stream, true, status);
-}
-
-CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id)
-{
-    (void)id; /* set only while a capture is open, as are the outputs below */
-    return capture_status("cuStreamGetCaptureInfo", stream, false, status);
-}
-
-CUresult cuStreamGetCaptureInfo_ptsz(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id)
-{
-    (void)id;
-    return capture_status("cuStreamGetCaptureInfo", stream, true, status);
-}
-
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                   const CUgraphNode **dependencies, size_t *count)
-{
-    (void)id, (void)graph, (void)dependencies, (void)count;
-    return capture_status("cuStreamGetCaptureInfo", stream, false, status);
-}
-
-CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                        const CUgraphNode **dependencies, size_t *count)
-{
-    (void)id, (void)graph, (void)dependencies, (void)count;
-    return capture_status("cuStreamGetCaptureInfo", stream, true, status);
-}
-
-CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                   const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count)
-{
-    (void)id, (void)graph, (void)dependencies, (void)edges, (void)count;
-    return capture_status("cuStreamGetCaptureInfo", stream, false, status);
-}
-
-CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                        const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count)
-{
-    (void)id, (void)graph, (void)dependencies, (void)edges, (void)count;
-    return capture_status("cuStreamGetCaptureInfo", stream, true, status);
 }

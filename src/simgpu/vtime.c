@@ -96,7 +96,8 @@ static void describe_kernel(struct sg_vop *v, const struct sg_op *op)
     v->total = total_of(k->function);
 }
 
-void sg_time_submit(struct sg_op *op)
+/* NULL: out of host memory, and this operation takes no time. */
+static struct sg_vop *vop_new(struct sg_op *op, uint64_t submit_ns)
 {
     static const uint8_t lines[SG_ENGINE_COUNT] = {SG_LINE_H2D, SG_LINE_D2H, SG_LINE_D2D};
     struct sg_vstream *s = op->stream->vtime;
@@ -106,14 +107,14 @@ void sg_time_submit(struct sg_op *op)
     else
         v = malloc(sizeof *v);
     op->vop = s ? v : NULL;
-    if (!v || !s) { /* out of host memory: this operation takes no time */
+    if (!v || !s) {
         free(v);
-        return;
+        return NULL;
     }
-    *v = (struct sg_vop){.seq = op->seq, .op = op, .stream = s, .kind = (uint8_t)op->kind};
+    *v = (struct sg_vop){.seq = op->seq, .op = op, .stream = s, .kind = (uint8_t)op->kind, .in_graph = op->in_graph};
     s->refs++;
     v->device = v->source = (uint8_t)s->context->device;
-    v->submit_ns = sg_thread_clock_ns();
+    v->submit_ns = submit_ns;
     s->submit_ns = later(s->submit_ns, v->submit_ns);
     s->context->submit_ns = later(s->context->submit_ns, v->submit_ns);
     if (op->kind == SG_OP_KERNEL) {
@@ -128,12 +129,49 @@ void sg_time_submit(struct sg_op *op)
         v->mark = sg_mark_ref(op->mark);
         if (op->kind == SG_OP_RECORD)
             v->mark->submit_ns = v->submit_ns;
+    } else if (op->kind == SG_OP_GRAPH) {
+        v->any_line = op->graph.action == SG_GRAPH_CONDITION;
     }
+    return v;
+}
+
+static void append(struct sg_vop *v)
+{
     if (sg_order.last)
         sg_order.last->next = v;
     else
         sg_order.first = v;
     sg_order.last = v;
+}
+
+void sg_time_submit(struct sg_op *op)
+{
+    struct sg_vop *v = vop_new(op, sg_thread_clock_ns());
+    if (v)
+        append(v);
+}
+
+void sg_time_submit_inside(struct sg_op *op, const struct sg_op *parent)
+{
+    struct sg_vop *p = parent->vop, *v = vop_new(op, p ? p->submit_ns : sg_thread_clock_ns());
+    if (!v)
+        return;
+    struct sg_vop **at = &sg_order.first;
+    while (p && *at && *at != p)
+        at = &(*at)->next;
+    if (!p || !*at) {
+        append(v);
+        return;
+    }
+    v->seq = p->seq;
+    v->next = p;
+    *at = v;
+}
+
+void sg_time_graph_mark(struct sg_op *op)
+{
+    if (op->vop && op->graph.mark)
+        op->vop->mark = sg_mark_ref(op->graph.mark);
 }
 
 static void take_counters(struct sg_vop *v, const struct ptx_counters *n)
@@ -247,6 +285,13 @@ static void block(const struct sg_vop *v, uint64_t from_ns)
     }
 }
 
+/* A condition whose bodies are not known yet: they may use anything. */
+static void block_all(uint64_t from_ns)
+{
+    for (int d = 0; d < sg.device_count; d++)
+        add_blocker((struct blocker){from_ns, (uint32_t)sg.config.model->sm_count, (uint8_t)d, 0xff});
+}
+
 static bool is_displaced(const struct sg_vop *v, enum sg_line line, int device, const struct sg_slot *slot)
 {
     uint64_t units = 0;
@@ -323,7 +368,7 @@ static struct ready readiness(const struct sg_vop *v)
         c->legacy_given_up = c->blocking_given_up = false;
     }
     depend(&r, s->end_ns, s->scan_ns, s->given_up);
-    if (v->kind == SG_OP_WAIT)
+    if (v->kind == SG_OP_WAIT || (v->kind == SG_OP_GRAPH && v->mark))
         depend(&r, v->mark->placed ? v->mark->time_ns : 0, v->mark->placed ? 0 : later(v->mark->lower_ns, 1),
                v->mark->given_up);
     if (s->legacy)
@@ -374,6 +419,8 @@ static void note_pending(struct sg_vop *v, const struct ready *r)
     }
     if (v->kind <= SG_OP_FILL && !s->given_up)
         block(v, r->ns);
+    else if (v->kind == SG_OP_GRAPH && v->any_line && !v->done && !s->given_up)
+        block_all(r->ns);
 }
 
 static void release(struct sg_vop *v)

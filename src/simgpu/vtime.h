@@ -122,7 +122,10 @@ void sg_vcontext_drop(struct sg_vcontext *context); /* NULL is fine */
 void sg_time_stream_begin(struct sg_stream *stream);
 void sg_time_stream_end(struct sg_stream *stream);
 
-void sg_time_submit(struct sg_op *op);                                          /* its place in the order is known */
+void sg_time_submit(struct sg_op *op); /* its place in the order is known */
+/* The same for what an operation that runs submits: right before that one, and at its time. */
+void sg_time_submit_inside(struct sg_op *op, const struct sg_op *parent);
+void sg_time_graph_mark(struct sg_op *op); /* of a condition that is over: it ends no sooner than its last body */
 void sg_time_kernel_ran(struct sg_op *op, const struct ptx_counters *counters); /* before sg_time_done */
 struct sg_moved;
 void sg_time_moved(struct sg_op *op, struct sg_moved *moved); /* the same for copies and fills; takes moved->usage */
@@ -176,9 +179,10 @@ struct sg_vop { /* one operation on its way into virtual time */
     bool given_up; /* nobody waits for it any more: it is placed when it is done, wherever there is room then */
     bool pageable;
     uint8_t device;
-    uint8_t source;                        /* of a copy that may leave by another device's port: that device */
-    uint8_t line;                          /* where it will run as far as known */
-    bool any_line;                         /* a copy whose operands may lie in any tier */
+    uint8_t source; /* of a copy that may leave by another device's port: that device */
+    uint8_t line;   /* where it will run as far as known */
+    bool any_line;  /* a copy whose operands may lie in any tier; a condition, whose bodies may use all */
+    bool in_graph;
     uint32_t blocks, warps, lanes, per_sm; /* of a kernel: lanes of a warp, blocks that an SM holds */
     uint64_t bytes[5];                     /* of a copy or fill: per direction */
     uint64_t instructions, accesses, flops, double_flops, tensor_flops, tensor_work, read[3], written[3];

@@ -4,6 +4,7 @@
  * resource that a process could not exit with at any moment.
  */
 #include "simgpu/check.h"
+#include "simgpu/graph.h"
 #include "simgpu/linkfault.h"
 
 #include <inttypes.h>
@@ -78,6 +79,8 @@ static void create_grid(struct sg_op *op)
         .heap = op->stream->context->heap,
         .fifo = op->stream->context->fifo,
         .texture = sg_texture_of,
+        .set_condition = sg_condition_set,
+        .context = op->stream->context->object.id,
     };
     k->view = sg.devices[device].pagetable;
     k->view.touched = sg.devices[device].touched;

@@ -271,26 +271,6 @@ Test(stream, an_event_belongs_to_its_context_but_may_be_waited_for_anywhere)
     OK(cuStreamSynchronize(s1));
 }
 
-Test(stream, captures_cannot_begin_and_are_never_open)
-{
-    machine_with_context("h200,vram=64M");
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    cuuint64_t id;
-    CUstream s;
-    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuStreamBeginCapture_v2(s, mode));
-    OK(cuStreamIsCapturing(s, &status));
-    cr_assert_eq(status, CU_STREAM_CAPTURE_STATUS_NONE);
-    status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    OK(cuStreamGetCaptureInfo_v2(s, &status, &id, NULL, NULL, NULL));
-    cr_assert_eq(status, CU_STREAM_CAPTURE_STATUS_NONE);
-    OK(cuThreadExchangeStreamCaptureMode(&mode));
-    cr_assert_eq(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
-    OK(cuThreadExchangeStreamCaptureMode(&mode));
-    cr_assert_eq(mode, CU_STREAM_CAPTURE_MODE_RELAXED);
-}
-
 Test(stream, sync_mode_finishes_every_submission)
 {
     setenv("SIMGPU_SYNC", "1", 1);

@@ -89,9 +89,8 @@ Test(symbols, every_row_of_the_table_names_an_export)
 Test(symbols, what_is_not_supported_says_so)
 {
     machine_with_context("h200,vram=64M");
-    CUgraph g;
     size_t bytes;
-    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuGraphCreate(&g, 0));
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuGraphAddExternalSemaphoresWaitNode(NULL, NULL, NULL, 0, NULL));
     GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMulticastGetGranularity(&bytes, NULL, CU_MULTICAST_GRANULARITY_MINIMUM));
     const void *table;
     CUuuid id = {{0}};
@@ -200,6 +199,14 @@ __attribute__((no_sanitize("undefined"))) static CUresult call_empty(const char 
     return f(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 }
 
+/* A capture of the per-thread stream, which is begun without any argument, would change what other calls answer. */
+static void end_capture(void)
+{
+    CUgraph g = NULL;
+    if (!cuStreamEndCapture(CU_STREAM_PER_THREAD, &g) && g)
+        OK(cuGraphDestroy(g));
+}
+
 Test(symbols, every_export_answers_empty_arguments_with_a_code_that_has_a_name)
 {
     CUcontext context = machine_with_context("h200,vram=64M,host=64M");
@@ -207,6 +214,7 @@ Test(symbols, every_export_answers_empty_arguments_with_a_code_that_has_a_name)
         const char *text;
         OK(cuCtxSetCurrent(context));
         CUresult r = call_empty(exports[i]);
+        end_capture();
         cr_assert_eq(cuGetErrorName(r, &text), CUDA_SUCCESS, "%s gave %d", exports[i], (int)r);
     }
     OK(cuCtxSetCurrent(context)); /* and nothing is broken by it */
@@ -231,9 +239,10 @@ Test(symbols, per_thread_forms_answer_as_the_plain_ones)
         snprintf(plain, sizeof plain, "%.*s", (int)(end - exports[i]), exports[i]);
         OK(cuCtxSetCurrent(context));
         CUresult r = call_empty(exports[i]);
+        end_capture();
         OK(cuCtxSetCurrent(context));
         CUresult expected = call_empty(plain);
-        bool batch = strstr(plain, "Batch") != NULL; /* refused on the legacy stream only */
-        cr_assert(batch || r == expected, "%s gave %d, %s %d", exports[i], (int)r, plain, (int)expected);
+        bool refused = strstr(plain, "Batch") || strstr(plain, "BeginCapture"); /* on the legacy stream only */
+        cr_assert(refused || r == expected, "%s gave %d, %s %d", exports[i], (int)r, plain, (int)expected);
     }
 }

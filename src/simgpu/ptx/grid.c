@@ -227,6 +227,8 @@ static void init_run(struct ptx_run *r, const struct ptx_grid *g)
     r->grid_id = g->id;
     r->clock_ns = g->args.clock_ns;
     r->heap = g->args.heap;
+    r->set_condition = g->args.set_condition;
+    r->context = g->args.context;
     r->fifo = g->args.fifo;
     r->texture = g->args.texture;
 }

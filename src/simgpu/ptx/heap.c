@@ -152,6 +152,24 @@ bool ptx_out_malloc(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn
     return true;
 }
 
+/* What a conditional node of a graph looks at. */
+bool ptx_out_set_condition(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *in, uint8_t *regs,
+                           uint32_t active, uint32_t pc)
+{
+    const uint64_t *handle = (const uint64_t *)(void *)ptx_out_at(r, regs, in, 0);
+    const uint32_t *value = (const uint32_t *)(void *)ptx_out_at(r, regs, in, 1);
+    PTX_FOR_LANES (lane, active) {
+        if (r->set_condition && r->set_condition(r->context, handle[lane], value[lane]))
+            continue;
+        ptx_run_fault(r, w, lane, PTX_FAULT_ILLEGAL_ADDRESS, pc);
+        r->fault.address = handle[lane];
+        r->fault.write = true;
+        r->fault.space = "conditional (a handle of no graph of this context)";
+        return false;
+    }
+    return true;
+}
+
 bool ptx_out_free(struct ptx_run *r, struct ptx_warp *w, const struct ptx_insn *in, uint8_t *regs, uint32_t active,
                   uint32_t pc)
 {

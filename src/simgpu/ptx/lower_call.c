@@ -84,6 +84,7 @@ static const struct provided provided[] = {
     {"malloc", PTX_OUT_malloc, 1, {3}, 3},
     {"free", PTX_OUT_free, 1, {3}, 0},
     {"vprintf", PTX_OUT_vprintf, 2, {3, 3}, 2},
+    {"cudaGraphSetConditional", PTX_OUT_set_condition, 2, {3, 2}, 0},
     {"__assertfail", PTX_OUT_assertfail, 5, {3, 3, 2, 3, 3}, 0},
     {"__assertfail", PTX_OUT_assertfail, 5, {3, 3, 2, 3, 2}, 0}, /* its last parameter is a size: of a character */
 };

@@ -12,7 +12,7 @@
     X(redux) X(elect) X(cluster_arrive) X(cluster_test) X(vector_atom) X(wide_atom) X(discard) \
     X(cp_async) X(cp_commit) X(cp_wait) X(cp_arrive) X(cp_bulk) \
     X(mbarrier_init) X(mbarrier_inval) X(mbarrier_arrive) X(mbarrier_tx) X(mbarrier_test) X(mbarrier_pending) \
-    X(malloc) X(free) X(vprintf) X(assertfail) \
+    X(malloc) X(free) X(vprintf) X(assertfail) X(set_condition) \
     X(mma) X(wmma_load) X(wmma_store) X(ldmatrix) X(stmatrix) X(movmatrix) \
     X(tex) X(surface) X(texture_query)
 /* clang-format on */

@@ -154,6 +154,10 @@ struct ptx_grid_args {
     struct ptx_fifo *fifo;             /* of vprintf; NULL = its output is lost */
     ptx_texture_fn *texture;           /* what handles mean; NULL = nothing */
     const _Atomic(uint64_t) *clock_ns; /* %globaltimer; NULL = the monotonic clock */
+    /* cudaGraphSetConditional: false = there is no such handle, or it is of another context. Called from any thread that runs the
+     * grid. NULL = there are none. */
+    bool (*set_condition)(uint64_t context, uint64_t handle, uint32_t value);
+    uint64_t context; /* for it */
 };
 
 /* The caller has checked limits (threads per block, shared memory). NULL only when out of host memory. */

@@ -75,6 +75,8 @@ struct ptx_run {
     struct ptx_fifo *fifo;
     ptx_texture_fn *texture;
     const _Atomic(uint64_t) *clock_ns;
+    bool (*set_condition)(uint64_t context, uint64_t handle, uint32_t value);
+    uint64_t context;
     struct ptx_counters counters;
     struct ptx_fault fault;
     uint32_t fault_thread; /* linear in the block */

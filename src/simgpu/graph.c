@@ -291,6 +291,16 @@ void sg_graph_destroy(struct sg_graph *g)
     free(g);
 }
 
+bool sg_graph_is_captured(const struct sg_graph *g)
+{
+    const struct sg_node *n;
+    DL_FOREACH(g->nodes, n)
+    for (unsigned i = 0; i < n->graph_count; i++)
+        if (sg_graph_is_captured(n->graphs[i]))
+            return true;
+    return g->capture != 0;
+}
+
 bool sg_graph_has(const struct sg_graph *g, CUgraphNodeType type)
 {
     const struct sg_node *n;

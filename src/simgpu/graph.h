@@ -180,6 +180,7 @@ bool sg_edge_is_default(const CUgraphEdgeData *data);
 CUresult sg_edge_check(const struct sg_node *from, const CUgraphEdgeData *data);
 /* A copy of nodes, edges and works: a clone with handles, or a shape without. */
 CUresult sg_graph_copy(const struct sg_graph *from, bool with_handles, struct sg_graph **copy_out);
+bool sg_graph_is_captured(const struct sg_graph *graph); /* is anything captured into it, or into what is below it? */
 /* Anything of that type in the graph or below it? */
 bool sg_graph_has(const struct sg_graph *graph, CUgraphNodeType type);
 static inline bool sg_graph_has_memory(const struct sg_graph *graph)

@@ -42,7 +42,7 @@ CUresult cuGraphDestroy(CUgraph graph)
     CUresult r = sg_enter_graph("cuGraphDestroy", graph, &g);
     if (r)
         return r;
-    if (g->owner || g->capture)
+    if (g->owner || sg_graph_is_captured(g))
         return sg_leave(CUDA_ERROR_INVALID_VALUE); /* a node, or a capture, has it */
     sg_graph_destroy(g);
     return sg_leave(CUDA_SUCCESS);
@@ -89,7 +89,10 @@ CUresult cuGraphDestroyNode(CUgraphNode node)
     CUresult r = sg_enter_node("cuGraphDestroyNode", node, -1, &n);
     if (r)
         return r;
-    if (n->graph->capture)
+    bool captured = n->graph->capture != 0;
+    for (unsigned i = 0; i < n->graph_count; i++)
+        captured |= sg_graph_is_captured(n->graphs[i]);
+    if (captured)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     if (sg_graph_has_memory(n->graph))
         return sg_leave(CUDA_ERROR_NOT_SUPPORTED);

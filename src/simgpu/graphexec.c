@@ -7,9 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FLAGS_KNOWN                                                                                                    \
-    (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |                            \
-     CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
+/* Which came with which driver. */
+static unsigned long long known_flags(void)
+{
+    unsigned long long flags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    if (sg_driver_version >= 11070)
+        flags |= CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+    if (sg_driver_version >= 12000)
+        flags |= CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
+    return flags;
+}
 
 CUresult sg_enter_exec(const char *api, CUgraphExec handle, struct sg_exec **exec_out)
 {
@@ -129,8 +136,8 @@ static CUresult take_nodes(struct making *m, struct sg_graph *g)
 static CUresult check_graph(const struct sg_graph *g, unsigned long long flags, struct making *m)
 {
     bool single = sg_graph_has_memory(g) || sg_graph_has(g, CU_GRAPH_NODE_TYPE_CONDITIONAL);
-    if (flags & ~(unsigned long long)FLAGS_KNOWN || (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH &&
-                                                     flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)) {
+    if (flags & ~known_flags() || (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH &&
+                                   flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)) {
         m->why = "flags that are unknown or exclude each other";
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -138,7 +145,7 @@ static CUresult check_graph(const struct sg_graph *g, unsigned long long flags, 
         m->why = "launches from the device are not supported";
         return sg_unsupported_inside("a graph that is launched from the device");
     }
-    if (g->capture || (g->owner && (g->is_body || g->moved))) {
+    if (sg_graph_is_captured(g) || (g->owner && (g->is_body || g->moved))) {
         m->why = "the graph is being captured into, or part of another";
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -197,7 +197,8 @@ static CUresult add_child(const struct adding *a, CUgraph handle, int ownership)
         return r;
     struct sg_graph *child = SG_FIND(handle, SG_GRAPH);
     bool move = ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
-    if (!child || child->capture || (!move && ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE))
+    if (!child || child->capture || (!move && ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) ||
+        (move && sg_driver_version < 12090))
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     if (move && (child->owner || is_within(g, child)))
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
@@ -347,6 +348,8 @@ static CUresult check_conditional(const struct sg_graph *g, const CUDA_CONDITION
         return r;
     if (!c || c->used || c->context != context->object.id || (unsigned)p->type > CU_GRAPH_COND_TYPE_SWITCH)
         return CUDA_ERROR_INVALID_VALUE;
+    if (sg_driver_version < 12080 && (p->type == CU_GRAPH_COND_TYPE_SWITCH || p->size != 1))
+        return CUDA_ERROR_INVALID_VALUE;
     unsigned most = p->type == CU_GRAPH_COND_TYPE_WHILE ? 1 : p->type == CU_GRAPH_COND_TYPE_IF ? 2 : 65536;
     return p->size && p->size <= most ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -403,7 +406,7 @@ static size_t used_bytes(CUgraphNodeType type)
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return TAIL(alloc);
     case CU_GRAPH_NODE_TYPE_MEM_FREE: return TAIL(free);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return TAIL(memOp);
-    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return TAIL(conditional);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return sg_driver_version < 12030 ? 0 : TAIL(conditional);
     default: return 0;
     }
 }

@@ -337,6 +337,15 @@ static CUresult put_launch(struct plan *p, struct sg_exec *e, struct sg_mark *be
     return r ? r : put_mark(p, p->stream, SG_OP_RECORD, end);
 }
 
+/* With SIMGPU_SYNC, too, nobody waits for a graph that waits for a value: the caller itself may be who writes it. */
+static bool may_wait(const struct sg_exec *e)
+{
+    for (size_t i = 0; i < e->node_count; i++)
+        if (e->nodes[i]->work->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
+            return true;
+    return false;
+}
+
 CUresult sg_exec_launch(struct sg_exec *e, struct sg_stream *s)
 {
     CUresult r = check_nodes(e);
@@ -361,7 +370,10 @@ CUresult sg_exec_launch(struct sg_exec *e, struct sg_stream *s)
             sg_submit(p.at[i].stream, p.at[i].op);
         }
         settle(&p.at[p.count - 1]);
-        r = sg_submit_async(s, p.at[p.count - 1].op);
+        if (may_wait(e))
+            sg_submit(s, p.at[p.count - 1].op);
+        else
+            r = sg_submit_async(s, p.at[p.count - 1].op);
     }
     sg_mark_unref(begin);
     run_unref(p.run);

@@ -49,25 +49,31 @@ static CUresult join(struct sg_stream *s, struct sg_capture *c, const struct sg_
     return CUDA_SUCCESS;
 }
 
-static void leave(struct sg_stream *s)
+static void part_free(struct sg_captured *p)
 {
-    struct sg_captured *p = s->captured;
-    struct sg_stream **at = &p->capture->streams;
-    while (*at != s)
-        at = &(*at)->capture_next;
-    *at = s->capture_next;
-    s->captured = NULL;
+    if (!p)
+        return;
     sg_edges_free(&p->next);
     free(p->handles);
     free(p->edges);
     free(p);
 }
 
+static void leave(struct sg_capture *c, struct sg_stream *s)
+{
+    struct sg_stream **at = &c->streams;
+    while (*at != s)
+        at = &(*at)->capture_next;
+    *at = s->capture_next;
+    part_free(s->captured);
+    s->captured = NULL;
+}
+
 /* The job's graph stays; one that the capture made goes, if it is not handed over. */
 static void capture_free(struct sg_capture *c, bool keep_graph)
 {
     while (c->streams)
-        leave(c->streams);
+        leave(c, c->streams);
     if (c->graph)
         c->graph->capture = 0;
     if (!keep_graph && !c->into_existing)
@@ -131,7 +137,7 @@ void sg_capture_stream_gone(struct sg_stream *s)
     for (size_t i = 0; i < s->captured->next.count; i++)
         if (sg_edges_add(&c->orphans, s->captured->next.at[i].node, NULL))
             invalidate(c);
-    leave(s);
+    leave(c, s);
     if (c->origin == s) /* nobody can end it any more */
         capture_free(c, false);
 }
@@ -284,7 +290,7 @@ CUresult sg_capture_wait(struct sg_stream *s, struct sg_event *e, unsigned flags
     if (flags)
         return CUDA_ERROR_INVALID_VALUE; /* for captures only */
     if (!e->captured)                    /* outside: what was recorded there no launch of the graph could wait for */
-        return sg_event_is_recorded(e) ? captured(s, CUDA_ERROR_STREAM_CAPTURE_ISOLATION) : CUDA_SUCCESS;
+        return own && sg_event_is_recorded(e) ? captured(s, CUDA_ERROR_STREAM_CAPTURE_ISOLATION) : CUDA_SUCCESS;
     if (!other)
         return own ? captured(s, CUDA_ERROR_STREAM_CAPTURE_ISOLATION) : CUDA_ERROR_CAPTURED_EVENT;
     if (other->invalid)

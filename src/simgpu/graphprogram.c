@@ -144,8 +144,7 @@ static CUresult flatten(struct builder *b, const struct sg_graph *g, const size_
 /* ---- lanes ---- */
 
 struct lanes {
-    size_t *tail; /* of each lane: its last step */
-    size_t room;
+    size_t *tail;        /* of each lane: its last step */
     uint64_t *ancestors; /* a row of bits per step; NULL: too many steps */
     size_t words;
 };
@@ -184,23 +183,6 @@ static size_t find_lane(const struct sg_program *p, const struct lanes *l, size_
     return p->lane_count;
 }
 
-static CUresult new_lane(struct sg_program *p, struct lanes *l)
-{
-    if (p->lane_count == l->room) {
-        size_t room = l->room ? l->room * 2 : 8;
-        struct sg_lane *more = realloc(p->lanes, room * sizeof *more);
-        if (more)
-            p->lanes = more;
-        size_t *tails = more ? realloc(l->tail, room * sizeof *tails) : NULL;
-        if (!tails)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        l->tail = tails;
-        l->room = room;
-    }
-    p->lanes[p->lane_count++] = (struct sg_lane){0};
-    return CUDA_SUCCESS;
-}
-
 static int priority_of(const struct sg_work *w)
 {
     const struct sg_node_attributes *a = w && w->type == CU_GRAPH_NODE_TYPE_KERNEL ? w->kernel.attributes : NULL;
@@ -209,18 +191,15 @@ static int priority_of(const struct sg_work *w)
     return priority > 0 ? 0 : priority < -5 ? -5 : priority; /* clamped as streams' */
 }
 
-static CUresult take_lane(struct sg_program *p, struct lanes *l, size_t i)
+static void take_lane(struct sg_program *p, struct lanes *l, size_t i)
 {
     struct sg_graph_step *s = &p->steps[i];
     const struct sg_work *w = s->node ? s->node->work : NULL;
     uint64_t context = w ? w->context : 0;
     note_ancestors(l, s, i);
     s->lane = find_lane(p, l, i, context);
-    if (s->lane == p->lane_count) {
-        CUresult r = new_lane(p, l);
-        if (r)
-            return r;
-    }
+    if (s->lane == p->lane_count)
+        p->lanes[p->lane_count++] = (struct sg_lane){0};
     struct sg_lane *lane = &p->lanes[s->lane];
     if (context)
         lane->context = context;
@@ -230,17 +209,17 @@ static CUresult take_lane(struct sg_program *p, struct lanes *l, size_t i)
     for (size_t k = 0; k < s->dependency_count; k++)
         if (p->steps[s->dependencies[k]].lane != s->lane)
             p->steps[s->dependencies[k]].is_marked = true;
-    return CUDA_SUCCESS;
 }
 
 static CUresult take_lanes(struct sg_program *p)
 {
-    struct lanes l = {.words = (p->count + 63) / 64};
-    CUresult r = CUDA_SUCCESS;
+    struct lanes l = {.words = (p->count + 63) / 64, .tail = calloc(p->count + 1, sizeof *l.tail)};
+    p->lanes = calloc(p->count + 1, sizeof *p->lanes); /* no more than there are steps */
+    CUresult r = l.tail && p->lanes ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (p->count <= ANCESTORS_MOST)
         l.ancestors = calloc(p->count + 1, l.words * sizeof *l.ancestors + 8);
     for (size_t i = 0; i < p->count && !r; i++)
-        r = take_lane(p, &l, i);
+        take_lane(p, &l, i);
     free(l.tail);
     free(l.ancestors);
     return r;

@@ -162,7 +162,7 @@ CUresult sg_value_check(const struct sg_context *c, const CUstreamBatchMemOpPara
 CUresult sg_value_op(const struct sg_context *c, const CUstreamBatchMemOpParams *p, struct sg_op **op_out)
 {
     enum sg_op_kind kind = SG_OP_VALUE_WAIT;
-    struct sg_value v = {.device = c->device};
+    struct sg_value v;
     *op_out = NULL;
     switch ((int)p->operation) {
     case CU_STREAM_MEM_OP_WAIT_VALUE_32:

@@ -323,6 +323,34 @@ Test(graph, events_are_recorded_and_waited_for_inside)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddEventRecordNode(&record, g, NULL, 0, after));
 }
 
+Test(graph, sync_mode_waits_for_launches_but_for_none_that_waits_itself)
+{
+    setenv("SIMGPU_SYNC", "1", 1);
+    machine_with_context(MACHINE);
+    struct kernels k = load_kernels();
+    CUdeviceptr p = buffer();
+    CUgraph g, h;
+    CUgraphNode node;
+    uint32_t *flag;
+    OK(cuMemHostAlloc((void **)&flag, 4096, 0));
+    memset(flag, 0, 4096);
+    OK(cuGraphCreate(&g, 0));
+    add_step(g, NULL, 0, k.step, p, 2, 3);
+    CUstream s = stream_of(CU_STREAM_NON_BLOCKING);
+    OK(cuGraphLaunch(made(g), s));
+    OK(cuStreamQuery(s));
+    CUstreamBatchMemOpParams op = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                                                 .address = (CUdeviceptr)(uintptr_t)flag,
+                                                 .value = 1}};
+    CUDA_BATCH_MEM_OP_NODE_PARAMS params = {NULL, 1, &op, 0};
+    OK(cuGraphCreate(&h, 0));
+    OK(cuGraphAddBatchMemOpNode(&node, h, NULL, 0, &params));
+    OK(cuGraphLaunch(made(h), s));
+    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
+    OK(cuStreamSynchronize(s));
+    cr_assert_eq(word_of(p), 5);
+}
+
 Test(graph, batches_of_memory_operations_write_and_wait)
 {
     machine_with_context(MACHINE);

@@ -871,7 +871,40 @@ static long long findings(const char *scene, const char *check, const char *what
         cr_assert_not_null(strstr(r.err, text), "%s", r.err);
     long long found = reported(slurp(report), what);
     unlink(report);
+    hr_test_result_finish(&r);
     return found;
+}
+
+/* The trace of a replay with that seed. */
+static void trace_of(const char *scene, unsigned seed, char *trace, size_t bytes)
+{
+    char report[] = "/tmp/simgpu-graph-replay-XXXXXX", setting[128], name[64], sim[64];
+    int fd = mkstemp(report);
+    cr_assert_geq(fd, 0);
+    close(fd);
+    snprintf(setting, sizeof setting, "SIMGPU_REPORT=%s", report);
+    snprintf(name, sizeof name, "SIM_SCENE=%s", scene);
+    snprintf(sim, sizeof sim, "SIMGPU=" MACHINE ",replay=%u", seed);
+    const char *const env[] = {sim, setting, NULL};
+    struct hr_test_result r = play(name, env);
+    cr_assert_eq(r.status, 0, "%s", r.err);
+    hr_test_result_finish(&r);
+    const char *at = strstr(slurp(report), "\"replay\"");
+    cr_assert_not_null(at);
+    cr_assert_not_null(strstr(at, "\"repeatable\": true"));
+    snprintf(trace, bytes, "%.80s", at);
+    unlink(report);
+}
+
+Test(graph_exec, replays_repeat_graphs_and_loops)
+{
+    static const char *const played[] = {"ordered", "looping"};
+    char first[100], second[100];
+    for (unsigned i = 0; i < 2; i++) {
+        trace_of(played[i], 5, first, sizeof first);
+        trace_of(played[i], 5, second, sizeof second);
+        cr_assert_str_eq(first, second);
+    }
 }
 
 Test(graph_exec, nodes_that_nothing_orders_race)

@@ -857,14 +857,15 @@ SCENES({"unordered", unordered}, {"ordered", ordered}, {"looping", looping}, {"l
 
 static long long findings(const char *scene, const char *check, const char *what, const char *text)
 {
-    char report[] = "/tmp/simgpu-graph-report-XXXXXX", setting[128], name[64], checks[64];
+    char report[] = "/tmp/simgpu-graph-report-XXXXXX", setting[128], name[64], checks[64], sim[64];
     int fd = mkstemp(report);
     cr_assert_geq(fd, 0);
     close(fd);
     snprintf(setting, sizeof setting, "SIMGPU_REPORT=%s", report);
     snprintf(name, sizeof name, "SIM_SCENE=%s", scene);
     snprintf(checks, sizeof checks, "SIMGPU_CHECK=%s", check);
-    const char *const env[] = {"SIMGPU=" MACHINE, "SIMGPU_LOG=warn", checks, setting, NULL};
+    snprintf(sim, sizeof sim, "SIMGPU=%s", MACHINE);
+    const char *const env[] = {sim, "SIMGPU_LOG=warn", checks, setting, NULL};
     struct hr_test_result r = play(name, env);
     cr_assert_eq(r.status, 0, "%s", r.err);
     if (text)
@@ -884,7 +885,7 @@ static void trace_of(const char *scene, unsigned seed, char *trace, size_t bytes
     close(fd);
     snprintf(setting, sizeof setting, "SIMGPU_REPORT=%s", report);
     snprintf(name, sizeof name, "SIM_SCENE=%s", scene);
-    snprintf(sim, sizeof sim, "SIMGPU=" MACHINE ",replay=%u", seed);
+    snprintf(sim, sizeof sim, "SIMGPU=%s,replay=%u", MACHINE, seed);
     const char *const env[] = {sim, setting, NULL};
     struct hr_test_result r = play(name, env);
     cr_assert_eq(r.status, 0, "%s", r.err);

@@ -144,16 +144,15 @@ Test(graph_memory, too_early_and_too_late_are_found)
         struct kernels k = load_kernels();
         CUdeviceptr p;
         CUgraph g;
-        CUgraphNode alloc, step;
+        CUgraphNode alloc;
         OK(cuGraphCreate(&g, 0));
         alloc = add_alloc(g, NULL, BYTES, &p);
         if (late) {
             CUgraphNode gone = add_free(g, &alloc, p);
-            step = add_step(g, &gone, 1, k.step, p, 1, 1);
+            add_step(g, &gone, 1, k.step, p, 1, 1);
         } else {
-            step = add_step(g, NULL, 0, k.step, p, 1, 1);
-            CUgraphNode both[1] = {step};
-            OK(cuGraphAddDependencies(g, both, &alloc, 1));
+            CUgraphNode step = add_step(g, NULL, 0, k.step, p, 1, 1);
+            OK(cuGraphAddDependencies(g, &step, &alloc, 1));
         }
         OK(cuGraphLaunch(made(g), NULL));
         GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());

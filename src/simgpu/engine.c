@@ -125,7 +125,9 @@ void sg_complete(struct sg_op *op)
         DL_DELETE2(sg.busy_streams, s, busy_prev, busy_next);
     }
     sg_time_done(op);
+    s->waiters++; /* the operation may hold the last reference to an executable graph, whose lane this stream is */
     sg_op_free(op);
+    s->waiters--;
     atomic_fetch_add_explicit(&s->completed, 1, memory_order_release);
     stream_reap(s);
     atomic_fetch_add_explicit(&sg.done_count, 1, memory_order_release);

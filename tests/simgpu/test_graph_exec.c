@@ -548,6 +548,34 @@ Test(graph_exec, conditions_have_their_rules)
     GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
+Test(graph_exec, a_loop_that_fails_ends_with_its_context)
+{
+    machine_with_context(MACHINE);
+    struct kernels k = load_kernels();
+    CUdeviceptr counter = buffer(), gone;
+    CUgraph g, body;
+    OK(cuMemAlloc_v2(&gone, 4 * MIB)); /* pages of its own */
+    CUgraphConditionalHandle handle;
+    static struct gate gate = GATE_INIT;
+    CUstream s = stream_of(CU_STREAM_NON_BLOCKING);
+    OK(cuGraphCreate(&g, 0));
+    OK(cuGraphConditionalHandleCreate(&handle, g, NULL, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
+    CUgraphNode first = add_step(g, NULL, 0, k.step, counter, 1, 5);
+    CUgraphNode loop = add_conditional(g, &first, handle, CU_GRAPH_COND_TYPE_WHILE, 1, &body);
+    CUgraphNode count = add_setter(body, NULL, k.countdown, counter, handle);
+    add_step(body, &count, 1, k.step, gone, 1, 3);
+    add_step(g, &loop, 1, k.step, counter, 1, 5);
+    CUgraphExec exec = made(g);
+    OK(cuMemFree_v2(gone));
+    OK(cuLaunchHostFunc(s, gate_wait, &gate));
+    OK(cuGraphLaunch(exec, s));
+    OK(cuGraphExecDestroy(exec)); /* the launch has the last references */
+    OK(cuGraphDestroy(g));
+    gate_open(&gate);
+    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(s));
+    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+}
+
 /* ---- virtual time ---- */
 
 Test(graph_exec, a_graph_costs_one_launch_and_its_nodes)

@@ -204,6 +204,8 @@ CUresult sg_work_from_params(const CUgraphNodeParams *params, struct sg_work **w
 /* ---- user objects ---- */
 
 CUresult sg_users_copy(const struct sg_graph *from, struct sg_user_ref **users_out); /* more references to the same */
+CUresult sg_users_copy_all(const struct sg_graph *from,
+                           struct sg_user_ref **users_out); /* and to those of graphs below */
 void sg_users_free(struct sg_user_ref *users); /* gives them back; destructors run on a thread of their own */
 
 /* ---- conditions ---- */

@@ -53,7 +53,7 @@ void sg_exec_unref(struct sg_exec *e)
 CUresult sg_exec_take_users(struct sg_exec *e, const struct sg_graph *g)
 {
     struct sg_user_ref *users = NULL, *last;
-    CUresult r = sg_users_copy(g, &users);
+    CUresult r = sg_users_copy_all(g, &users);
     if (r) {
         sg_users_free(users);
         return r;
@@ -179,7 +179,7 @@ static CUresult make(struct sg_graph *g, unsigned long long flags, struct making
     e->nodes = calloc(count_nodes(g) + 1, sizeof(struct sg_node *));
     r = e->nodes ? sg_graph_copy(g, false, &e->shape) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!r)
-        r = sg_users_copy(g, &e->users);
+        r = sg_users_copy_all(g, &e->users);
     if (!r)
         r = take_nodes(m, e->shape);
     if (!r) {

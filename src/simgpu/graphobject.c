@@ -88,6 +88,16 @@ CUresult sg_users_copy(const struct sg_graph *from, struct sg_user_ref **out)
     return r;
 }
 
+CUresult sg_users_copy_all(const struct sg_graph *from, struct sg_user_ref **out)
+{
+    const struct sg_node *n;
+    CUresult r = sg_users_copy(from, out);
+    DL_FOREACH(from->nodes, n)
+    for (unsigned i = 0; i < n->graph_count && !r; i++)
+        r = sg_users_copy_all(n->graphs[i], out);
+    return r;
+}
+
 void sg_users_free(struct sg_user_ref *users)
 {
     while (users) {

@@ -638,6 +638,39 @@ Test(graph, user_objects_live_as_long_as_anybody_holds_them)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuUserObjectRetain(object, 1));
 }
 
+Test(graph, updates_and_children_carry_user_objects)
+{
+    machine_with_context(MACHINE);
+    CUuserObject first, second;
+    CUgraph g, h, child;
+    CUgraphNode node;
+    CUgraphExecUpdateResultInfo info;
+    unsigned flags = CU_USER_OBJECT_NO_DESTRUCTOR_SYNC;
+    OK(cuUserObjectCreate(&first, &destroyed, destroy_object, 1, flags));
+    OK(cuUserObjectCreate(&second, &destroyed, destroy_object, 1, flags));
+    OK(cuGraphCreate(&child, 0));
+    OK(cuGraphRetainUserObject(child, first, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    OK(cuGraphCreate(&g, 0));
+    OK(cuGraphAddChildGraphNode(&node, g, NULL, 0, child));
+    OK(cuGraphDestroy(child));
+    OK(cuGraphCreate(&child, 0));
+    OK(cuGraphCreate(&h, 0));
+    OK(cuGraphRetainUserObject(h, second, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    OK(cuGraphAddChildGraphNode(&node, h, NULL, 0, child));
+    CUgraphExec exec = made(g);
+    OK(cuGraphDestroy(g));
+    cr_assert_eq(destroyed_now(0), 0); /* the executable graph has the first */
+    OK(cuGraphExecUpdate_v2(exec, h, &info));
+    cr_assert_eq(destroyed_now(1), 1); /* and now the second */
+    OK(cuGraphDestroy(h));
+    OK(cuGraphDestroy(child));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(destroyed_now(0), 1);
+    OK(cuGraphExecDestroy(exec));
+    cr_assert_eq(destroyed_now(2), 2);
+}
+
 /* ---- drawings ---- */
 
 Test(graph, a_drawing_names_nodes_kernels_and_edges)

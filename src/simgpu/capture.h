@@ -43,6 +43,10 @@ CUresult sg_capture_copy(struct sg_stream *stream, const struct sg_end *dst, con
 CUresult sg_capture_record(struct sg_stream *stream, struct sg_event *event, unsigned flags);
 CUresult sg_capture_wait(struct sg_stream *stream, struct sg_event *event, unsigned flags);
 CUresult sg_capture_graph(struct sg_stream *stream, struct sg_graph *graph);
+/* Stream-ordered allocation and its free, on a capturing stream. Errors as of cuGraphAddMemAllocNode and
+ * cuGraphAddMemFreeNode, which invalidate the capture. */
+CUresult sg_capture_alloc(struct sg_stream *stream, const CUDA_MEM_ALLOC_NODE_PARAMS *params, CUdeviceptr *va_out);
+CUresult sg_capture_free(struct sg_stream *stream, CUdeviceptr va);
 void sg_capture_stream_gone(struct sg_stream *stream);
 void sg_capture_event_free(struct sg_event *event);
 void sg_capture_event_recorded(struct sg_event *event); /* outside of captures: it is an event like any other */

@@ -1,4 +1,4 @@
-/* Questions about captures, and what a capturing stream's next node depends on. */
+/* Questions about captures, what a capturing stream's next node depends on, and stream-ordered memory in captures. */
 #include "simgpu/capture.h"
 
 #include <stdlib.h>
@@ -215,4 +215,45 @@ CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode 
                                                    size_t count, unsigned int flags)
 {
     return update(stream, nodes, edges, count, flags, true);
+}
+
+/* ---- stream-ordered memory ---- */
+
+static CUresult broken(struct sg_stream *s, CUresult r)
+{
+    s->captured->capture->invalid = true;
+    return r;
+}
+
+CUresult sg_capture_alloc(struct sg_stream *s, const CUDA_MEM_ALLOC_NODE_PARAMS *p, CUdeviceptr *va_out)
+{
+    struct sg_graph *g = s->captured->capture->graph;
+    struct sg_graph_memory *m;
+    struct sg_work *w;
+    CUresult r = sg_graph_memory_create(p, g->object.id, &m);
+    if (!r)
+        r = sg_work_memory(CU_GRAPH_NODE_TYPE_MEM_ALLOC, m, &w);
+    if (r)
+        return broken(s, r);
+    CUdeviceptr va = m->va;
+    r = sg_capture_work(s, w);
+    if (!r)
+        *va_out = va;
+    return r;
+}
+
+CUresult sg_capture_free(struct sg_stream *s, CUdeviceptr va)
+{
+    struct sg_graph *g = s->captured->capture->graph;
+    struct sg_graph_memory *m = sg_graph_memory_at(va);
+    struct sg_work *w;
+    CUresult r = m ? sg_graph_memory_may_free(m, g) : CUDA_ERROR_INVALID_VALUE;
+    if (!r)
+        r = sg_work_memory(CU_GRAPH_NODE_TYPE_MEM_FREE, sg_graph_memory_ref(m), &w);
+    if (r)
+        return broken(s, r);
+    r = sg_capture_work(s, w);
+    if (!r)
+        m->freed_by = g->object.id;
+    return r;
 }

@@ -99,6 +99,8 @@ CUresult sg_work_host(const CUDA_HOST_NODE_PARAMS *params, struct sg_work **work
 CUresult sg_work_event(CUgraphNodeType type, CUevent event, struct sg_work **work_out);
 CUresult sg_work_batch(CUcontext context, unsigned count, const CUstreamBatchMemOpParams *parts, unsigned flags,
                        struct sg_work **work_out);
+/* Of memory nodes: takes the reference over, also on an error. */
+CUresult sg_work_memory(CUgraphNodeType type, struct sg_graph_memory *memory, struct sg_work **work_out);
 struct sg_work *sg_work_new(CUgraphNodeType type); /* of no parameters; NULL: out of host memory */
 /* Finds the memory that copies and memsets use, now, and notes what lies behind it: the work that an executable graph has. */
 CUresult sg_work_place(const struct sg_work *work, struct sg_work **placed_out);
@@ -253,6 +255,10 @@ void sg_graph_memory_map(struct sg_graph_memory *memory);                  /* in
 void sg_graph_memory_unmap(struct sg_graph_memory *memory);                /* likewise */
 /* cuMemFree of it. INVALID_VALUE where a graph frees it, or it is not allocated. */
 CUresult sg_graph_memory_free(struct sg_graph_memory *memory);
+/* May a node of that graph free it? INVALID_VALUE: twice in one graph, or both in its own and another. */
+CUresult sg_graph_memory_may_free(const struct sg_graph_memory *memory, const struct sg_graph *graph);
+/* Frees it in the stream's order, for cuMemFreeAsync outside of captures. Errors as above; OUT_OF_MEMORY. May release sg.lock. */
+CUresult sg_graph_memory_free_in(struct sg_graph_memory *memory, struct sg_stream *stream);
 void sg_graph_memory_gone(struct sg_graph_memory *memory); /* its context ends */
 
 /* ---- executable graphs ---- */

@@ -33,7 +33,8 @@ static CUresult check_access(const CUDA_MEM_ALLOC_NODE_PARAMS *p)
     for (size_t i = 0; i < p->accessDescCount; i++) {
         const CUmemAccessDesc *d = &p->accessDescs[i];
         if (d->location.type != CU_MEM_LOCATION_TYPE_DEVICE || d->location.id < 0 ||
-            d->location.id >= sg.device_count || d->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            d->location.id >= sg.device_count ||
+            (d->flags != CU_MEM_ACCESS_FLAGS_PROT_READ && d->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
             return CUDA_ERROR_INVALID_VALUE;
         if (d->location.id != p->poolProps.location.id && !sg_can_reach(d->location.id, p->poolProps.location.id))
             return CUDA_ERROR_INVALID_DEVICE;
@@ -173,9 +174,18 @@ void sg_graph_memory_map(struct sg_graph_memory *m)
     if (!m->alloc || !m->chunk)
         return; /* its context ended meanwhile */
     sg_alloc_back(m->alloc, m->chunk);
-    for (size_t i = 0; i < m->params.accessDescCount; i++)
-        sg_pagetable_set(m->params.accessDescs[i].location.id, m->va, m->chunk, m->chunk->pages,
-                         SG_PTE_READ | SG_PTE_WRITE);
+    for (size_t i = 0; i < m->params.accessDescCount; i++) {
+        const CUmemAccessDesc *d = &m->params.accessDescs[i];
+        uint64_t write = d->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? SG_PTE_WRITE : 0;
+        sg_pagetable_set(d->location.id, m->va, m->chunk, m->chunk->pages, SG_PTE_READ | write);
+    }
+}
+
+CUresult sg_graph_memory_may_free(const struct sg_graph_memory *m, const struct sg_graph *g)
+{
+    bool elsewhere =
+        m->freed_by && sg_object_find(m->freed_by, SG_GRAPH) && (m->freed_by == m->graph || m->graph == g->object.id);
+    return m->freed_by == g->object.id || elsewhere ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 static void give_back_own(struct sg_graph_memory *m)

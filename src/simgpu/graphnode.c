@@ -246,15 +246,10 @@ static CUresult add_alloc(const struct adding *a, CUDA_MEM_ALLOC_NODE_PARAMS *p)
     r = p ? sg_graph_admits(g, CU_GRAPH_NODE_TYPE_MEM_ALLOC) : CUDA_ERROR_INVALID_VALUE;
     if (!r)
         r = sg_graph_memory_create(p, g->object.id, &m);
+    if (!r)
+        r = sg_work_memory(CU_GRAPH_NODE_TYPE_MEM_ALLOC, m, &w);
     if (r)
         return sg_leave(r);
-    w = sg_work_new(CU_GRAPH_NODE_TYPE_MEM_ALLOC);
-    if (!w) {
-        sg_graph_memory_unref(m);
-        return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
-    }
-    w->memory = m;
-    w->context = m->alloc->context->object.id;
     uint64_t va = m->va;
     r = finish(a, CUDA_SUCCESS, w);
     if (!r)
@@ -269,18 +264,14 @@ static CUresult add_free(const struct adding *a, CUdeviceptr dptr)
     if (r)
         return r;
     struct sg_graph_memory *m = sg_graph_memory_at(dptr);
+    struct sg_work *w = NULL;
     r = sg_graph_admits(g, CU_GRAPH_NODE_TYPE_MEM_FREE);
-    if (!r && (!m || m->freed_by == g->object.id ||
-               (m->freed_by && sg_object_find(m->freed_by, SG_GRAPH) &&
-                (m->freed_by == m->graph || m->graph == g->object.id))))
-        r = CUDA_ERROR_INVALID_VALUE; /* it is freed already: twice in one graph, or both in its own and another */
-    struct sg_work *w = r ? NULL : sg_work_new(CU_GRAPH_NODE_TYPE_MEM_FREE);
-    if (!r && !w)
-        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!r)
+        r = m ? sg_graph_memory_may_free(m, g) : CUDA_ERROR_INVALID_VALUE;
+    if (!r)
+        r = sg_work_memory(CU_GRAPH_NODE_TYPE_MEM_FREE, sg_graph_memory_ref(m), &w);
     if (r)
         return sg_leave(r);
-    w->memory = sg_graph_memory_ref(m);
-    w->context = m->alloc->context->object.id;
     uint64_t id = g->object.id;
     r = finish(a, CUDA_SUCCESS, w);
     m = r ? NULL : sg_graph_memory_at(dptr);

@@ -381,6 +381,17 @@ CUresult sg_exec_launch(struct sg_exec *e, struct sg_stream *s)
     return r;
 }
 
+CUresult sg_graph_memory_free_in(struct sg_graph_memory *m, struct sg_stream *s)
+{
+    if (m->freed_by || !m->allocated)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sg_op *op = graph_op(SG_GRAPH_FREE, NULL, m);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    sg_graph_memory_note(m, false);
+    return sg_submit_async(s, op);
+}
+
 CUresult sg_exec_upload(struct sg_exec *e, struct sg_stream *s)
 {
     CUresult r = CUDA_SUCCESS;

@@ -415,6 +415,19 @@ CUresult sg_work_batch(CUcontext handle, unsigned count, const CUstreamBatchMemO
     return CUDA_SUCCESS;
 }
 
+CUresult sg_work_memory(CUgraphNodeType type, struct sg_graph_memory *m, struct sg_work **work_out)
+{
+    struct sg_work *w = sg_work_new(type);
+    if (!w) {
+        sg_graph_memory_unref(m);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    w->memory = m;
+    w->context = m->alloc ? m->alloc->context->object.id : 0;
+    *work_out = w;
+    return CUDA_SUCCESS;
+}
+
 /* ---- placement ---- */
 
 /* Which memory lies behind a range: another number for other memory, even at the same addresses. */

@@ -94,7 +94,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle_out, CUdeviceptr dptr)
     if (r)
         return r;
     struct sg_alloc *a = sg_alloc_at(dptr);
-    if (!handle_out || !a || a->region.va != dptr || a->is_module || a->piece || a->foreign || a->managed ||
+    if (!handle_out || !a || a->region.va != dptr || a->is_module || a->piece || a->foreign || a->managed || a->graph ||
         a->device == SG_ON_HOST)
         return sg_leave(CUDA_ERROR_INVALID_VALUE); /* cuMemAlloc memory only */
     r = a->ipc ? CUDA_SUCCESS : export(a);

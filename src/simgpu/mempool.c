@@ -84,6 +84,21 @@ static struct sg_op *span_op(enum sg_op_kind kind, struct sg_span *span)
     return op;
 }
 
+/* The node gets what the pool's properties and its devices' access are now. */
+static CUresult alloc_captured(struct sg_stream *s, CUdeviceptr *dptr, size_t bytes, const struct sg_mempool *pool)
+{
+    CUmemAccessDesc access[SG_MAX_DEVICES];
+    CUDA_MEM_ALLOC_NODE_PARAMS p = {.bytesize = bytes, .accessDescs = access};
+    p.poolProps.allocType = pool->props.allocType;
+    p.poolProps.location = pool->props.location;
+    p.poolProps.handleTypes = pool->props.handleTypes;
+    for (int d = 0; d < sg.device_count; d++)
+        if (d != pool->device && pool->access[d])
+            access[p.accessDescCount++] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d},
+                                                            .flags = (CUmemAccess_flags)pool->access[d]};
+    return sg_capture_alloc(s, &p, dptr);
+}
+
 /* Without a pool: from the current one of the stream's device. Leaves. */
 static CUresult alloc_async(struct sg_stream *s, CUdeviceptr *dptr, size_t bytes, struct sg_mempool *pool)
 {
@@ -98,7 +113,7 @@ static CUresult alloc_async(struct sg_stream *s, CUdeviceptr *dptr, size_t bytes
     if (pool->imported)
         return sg_leave(CUDA_ERROR_INVALID_VALUE); /* these give nothing new */
     if (s->captured)
-        return sg_leave(sg_capture_refuse(s));
+        return sg_leave(alloc_captured(s, dptr, bytes, pool));
     if (bytes > UINT64_C(1) << (SG_VA_BITS - 1))
         return sg_leave(CUDA_ERROR_OUT_OF_MEMORY);
     struct sg_piece *p;
@@ -204,7 +219,10 @@ static CUresult free_async(CUdeviceptr dptr, CUstream stream, bool per_thread)
     if (!dptr)
         return sg_leave(CUDA_SUCCESS);
     if (s->captured)
-        return sg_leave(sg_capture_refuse(s));
+        return sg_leave(sg_capture_free(s, dptr));
+    struct sg_graph_memory *of_graph = sg_graph_memory_at(dptr);
+    if (of_graph)
+        return sg_leave(sg_graph_memory_free_in(of_graph, s));
     struct sg_alloc *a = find_ordered(dptr);
     struct sg_alloc *other = sg_alloc_at(dptr);
     if (!a && other && other->region.va == dptr && !other->is_module)

@@ -83,8 +83,18 @@ static CUresult keep_pointers(struct sg_work_kernel *k, const struct ptx_functio
     return CUDA_SUCCESS;
 }
 
+/* What is bound to references would have to be written between this launch and others of the graph. */
+static CUresult check_references(const struct sg_function *f)
+{
+    return f->module->texrefs ? sg_unsupported_inside("a graph's kernel with texture or surface references")
+                              : CUDA_SUCCESS;
+}
+
 CUresult sg_work_launch(const struct sg_launch *l, struct sg_function *f, struct sg_work **work_out)
 {
+    CUresult r = check_references(f);
+    if (r)
+        return r;
     struct sg_work *w = sg_work_new(CU_GRAPH_NODE_TYPE_KERNEL);
     if (!w)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -98,7 +108,7 @@ CUresult sg_work_launch(const struct sg_launch *l, struct sg_function *f, struct
     memcpy(k->block, l->block, sizeof k->block);
     k->shared_bytes = l->shared_bytes;
     k->packed_bytes = f->info->params_bytes;
-    CUresult r = sg_launch_pack(l, f, &k->packed);
+    r = sg_launch_pack(l, f, &k->packed);
     if (!r)
         r = keep_pointers(k, f->info, l->extra != NULL);
     *work_out = w;
@@ -533,6 +543,8 @@ static CUresult kernel_op(const struct sg_work *w, struct sg_op **op_out)
     struct sg_launch l;
     struct sg_function *f;
     CUresult r = as_launch(w, &l, &f);
+    if (!r)
+        r = check_references(f);
     if (!r)
         r = sg_launch_op(&l, f, w->kernel.packed, op_out);
     if (!r)

@@ -505,6 +505,12 @@ Test(texture, references_are_bound_in_order)
     cr_assert_eq(got, b);
     OK(cuSurfRefGetArray(&got, s));
     cr_assert_eq(got, a);
+    CUstream capturing;
+    CUgraph g;
+    OK(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, capturing, (void *[]){&out}, NULL));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(capturing, &g));
     OK(cuParamSetTexRef(f, CU_PARAM_TR_DEFAULT, t));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuTexRefDestroy(t)); /* the module's */
     GIVES(CUDA_ERROR_INVALID_VALUE, cuSurfRefSetArray(s, b, 0));

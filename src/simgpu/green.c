@@ -302,9 +302,10 @@ void sg_green_adopt(struct sg_green *green, struct sg_stream *s)
             sg_log(SG_LOG_ERROR, "out of host memory: a stream does not wait as its green context does");
 }
 
+/* A graph's lanes are not: the stream of the launch stands for them, and what a running graph has yet to submit must not wait. */
 static bool is_of(const struct sg_stream *s, const struct sg_green *green)
 {
-    return !s->dead && (!green || s->green == green->object.id);
+    return !s->dead && s->type != SG_STREAM_GRAPH && (!green || s->green == green->object.id);
 }
 
 /* A recording behind everything: a stream that goes again at once waits for the others and carries it. */
@@ -315,15 +316,13 @@ static CUresult record_all(struct sg_context *c, const struct sg_green *green, s
     for (s = c->streams; s && !r; s = s->next) {
         if (s == carrier || !is_of(s, green) || !s->head)
             continue;
-        struct sg_mark *mark = calloc(1, sizeof *mark);
+        struct sg_mark *mark = sg_mark_new(c);
         struct sg_op *op = mark ? sg_op_new(SG_OP_RECORD) : NULL;
         if (!op) {
             free(mark);
             r = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
-        mark->refs = 1;
-        mark->context = c;
         op->mark = sg_mark_ref(mark);
         sg_order_recorded(mark, s);
         sg_submit(s, op);

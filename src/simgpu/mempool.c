@@ -172,7 +172,7 @@ static CUresult free_in_order(struct sg_alloc *a, struct sg_stream *s)
 {
     struct sg_piece *p = a->piece;
     struct sg_span *span = p ? p->span : sg_foreign_span(a);
-    struct sg_mark *mark = calloc(1, sizeof *mark);
+    struct sg_mark *mark = sg_mark_new(s->context);
     struct sg_op *op = span && mark ? span_op(SG_OP_FREE, span) : NULL, *record = op ? sg_op_new(SG_OP_RECORD) : NULL;
     if (!record) {
         free(mark);
@@ -183,8 +183,6 @@ static CUresult free_in_order(struct sg_alloc *a, struct sg_stream *s)
         free(op);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    mark->context = s->context;
-    mark->refs = 1;
     record->mark = sg_mark_ref(mark);
     sg_note_freed_later(a->region.va, a->region.bytes);
     struct sg_place place = sg_place_of_next(s);

@@ -447,6 +447,39 @@ Test(graph_exec, while_goes_round_until_a_kernel_ends_it)
     }
 }
 
+Test(graph_exec, a_wait_of_the_whole_context_does_not_hold_up_a_loop_that_runs)
+{
+    CUcontext context = machine_with_context(MACHINE);
+    static struct gate gate = GATE_INIT;
+    struct kernels k = load_kernels();
+    CUdeviceptr p = buffer(), counter = buffer();
+    CUgraph g, body;
+    CUgraphConditionalHandle handle;
+    OK(cuGraphCreate(&g, 0));
+    OK(cuGraphConditionalHandleCreate(&handle, g, NULL, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
+    add_conditional(g, NULL, handle, CU_GRAPH_COND_TYPE_WHILE, 1, &body);
+    CUgraphNode step = add_step(body, NULL, 0, k.step, p, 1, 3);
+    add_setter(body, &step, k.countdown, counter, handle);
+    CUgraphExec exec = made(g);
+    CUstream s = stream_of(CU_STREAM_NON_BLOCKING), other = stream_of(CU_STREAM_NON_BLOCKING);
+    CUevent end = plain_event(), all = plain_event();
+    OK(cuMemsetD32_v2(counter, 4, 1));
+    OK(cuGraphLaunch(exec, s)); /* makes its hidden streams */
+    OK(cuCtxSynchronize());
+    OK(cuMemsetD32_v2(counter, 9, 1));
+    OK(cuCtxSynchronize());
+    OK(cuLaunchHostFunc(s, gate_wait, &gate));
+    OK(cuGraphLaunch(exec, s));
+    OK(cuEventRecord(end, s));
+    OK(cuCtxWaitEvent(context, end));
+    OK(cuCtxRecordEvent(context, all));
+    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(other));
+    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(all));
+    gate_open(&gate);
+    OK(cuEventSynchronize(all));
+    cr_assert_eq(word_of(p), 1 + 3 * (4 + 9));
+}
+
 Test(graph_exec, if_else_and_switch_take_the_body_that_a_kernel_chose)
 {
     machine_with_context(MACHINE);

@@ -37,11 +37,12 @@ static const struct sg_context *owner_of(uint64_t va)
     return a ? a->context : NULL;
 }
 
-/* Where VMM memory lies; -2: it is none. */
+/* Where VMM memory or a pool's lies, which has no context; -2: it is neither. */
 static int home_of(uint64_t va)
 {
     const struct sg_mapping *m = sg_mapping_at(va);
-    return m ? m->chunk->device : -2;
+    const struct sg_alloc *a = sg_alloc_at(va);
+    return m ? m->chunk->device : a && !a->context ? a->device : -2;
 }
 
 static bool same_kind(const struct sg_operand *a, const struct sg_operand *b)

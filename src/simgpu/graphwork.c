@@ -2,6 +2,7 @@
 #include "simgpu/array.h"
 #include "simgpu/check.h"
 #include "simgpu/graph.h"
+#include "simgpu/share.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -448,8 +449,8 @@ static uint64_t stamp_of(uint64_t va, uint64_t bytes)
     if (h)
         return stamp ^ h->buffer_id;
     const struct sg_alloc *a = sg_alloc_at(va);
-    if (a)
-        return stamp ^ a->buffer_id;
+    if (a) /* what another process had shared is gone once that has freed it */
+        return stamp ^ (a->foreign && !sg_foreign_lives(a->foreign) ? UINT64_MAX : a->buffer_id);
     for (uint64_t end = va + bytes; va < end;) {
         const struct sg_mapping *m = sg_mapping_at(va);
         if (!m)

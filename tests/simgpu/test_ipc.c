@@ -224,9 +224,19 @@ static void keep_open(int socket)
     set_up_there();
     get(socket, &handle, sizeof handle);
     THEIR_OK(cuIpcOpenMemHandle_v2(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    CUgraph g;
+    CUgraphNode node;
+    CUgraphExec exec;
+    CUDA_MEMSET_NODE_PARAMS fill = {.dst = p, .value = 5, .elementSize = 4, .width = 16, .height = 1};
+    THEIR_OK(cuGraphCreate(&g, 0));
+    THEIR_OK(cuGraphAddMemsetNode(&node, g, NULL, 0, &fill, NULL));
+    THEIR_OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+    THEIR_OK(cuGraphLaunch(exec, NULL));
+    THEIR_OK(cuCtxSynchronize());
     tell(socket);
     hear(socket);
     THEIRS(cuMemsetD8_v2(p, 0, 4) == CUDA_ERROR_INVALID_VALUE); /* the owner has freed it */
+    THEIRS(cuGraphLaunch(exec, NULL) == CUDA_ERROR_INVALID_VALUE);
     THEIR_OK(cuIpcCloseMemHandle(p));
 }
 

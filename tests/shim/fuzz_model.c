@@ -1,9 +1,9 @@
 /*
- * The fuzzer's program: fuzz_model [seconds=60] [seed=1] [threads=3] [host=mapped|denied] [commit=auto|lazy] [vram=32M]
+ * The fuzzer's program: fuzz_model [seconds=60] [seed=1] [threads=3] [host=mapped|denied] [commit=auto|lazy|both] [vram=32M]
  * [machine=h200] [gpus=1] [operations=N] [most=BYTES]. With more GPUs than one they are all peers as far as the machine lets them; each worker has one
  * of them, or, where there are fewer workers, takes them in turn, and one worker moves memory itself between its operations. It ends
  * after N operations, if that comes first. HEADROOM_FUZZ_SECONDS in the environment overrides `seconds`; with HEADROOM_TEST_LONG, long=N overrides both. SIMGPU_CHECK
- * makes simgpu look for what is undefined: it must find nothing. Ends with status 0, or 1 and what was found.
+ * makes simgpu look for what is undefined: it must find nothing. With commit=both two processes follow each other, for half of the time each. Ends with status 0, or 1 and what was found.
  */
 #include "fuzz.h"
 
@@ -349,7 +349,7 @@ static int judge(const char *path, int status)
 static int usage(const char *argument)
 {
     fprintf(stderr,
-            "fuzz_model: %s: expected seconds=N long=N seed=N threads=1..%d host=mapped|denied commit=auto|lazy "
+            "fuzz_model: %s: expected seconds=N long=N seed=N threads=1..%d host=mapped|denied commit=auto|lazy|both "
             "vram=SIZE machine=NAME gpus=1..%d operations=N most=BYTES\n",
             argument, FUZZ_WORKERS_MOST, FUZZ_GPUS_MOST);
     return 2;
@@ -371,7 +371,8 @@ static int parse(int argc, char **argv)
             fuzz.workers = (unsigned)strtoul(value, NULL, 10);
         else if (key == 4 && !memcmp(argv[i], "host", key) && (!strcmp(value, "mapped") || !strcmp(value, "denied")))
             fuzz.host_mapped = !strcmp(value, "mapped");
-        else if (key == 6 && !memcmp(argv[i], "commit", key) && (!strcmp(value, "auto") || !strcmp(value, "lazy")))
+        else if (key == 6 && !memcmp(argv[i], "commit", key) &&
+                 (!strcmp(value, "auto") || !strcmp(value, "lazy") || !strcmp(value, "both")))
             commit_mode = value;
         else if (key == 4 && !memcmp(argv[i], "vram", key))
             vram = value;
@@ -397,13 +398,11 @@ static int parse(int argc, char **argv)
     return seconds > 0 ? 0 : usage("seconds");
 }
 
-int main(int argc, char **argv)
+/* In a process of its own, for as long as `seconds` says. */
+static int run_with(const char *commit)
 {
-    int status = parse(argc, argv);
-    if (status)
-        return status;
     char machine[128], report[] = "/tmp/fuzz-report-XXXXXX";
-    int fd = mkstemp(report);
+    int status, fd = mkstemp(report);
     if (fd < 0)
         return 3;
     close(fd);
@@ -413,7 +412,7 @@ int main(int argc, char **argv)
     setenv("SIMGPU_DENY", fuzz.host_mapped ? "" : "host_numa", 1);
     setenv("SIMGPU_REPORT", report, 1);
     setenv("HEADROOM_HOST", "256M", 1);
-    setenv("HEADROOM_COMMIT", commit_mode, 1);
+    setenv("HEADROOM_COMMIT", commit, 1);
     setenv("HEADROOM_STATS", "off", 0);
     fflush(NULL);
     pid_t child = fork();
@@ -424,4 +423,14 @@ int main(int argc, char **argv)
     if (child < 0 || waitpid(child, &status, 0) != child)
         return 3;
     return judge(report, status);
+}
+
+int main(int argc, char **argv)
+{
+    int status = parse(argc, argv);
+    if (status || strcmp(commit_mode, "both") != 0)
+        return status ? status : run_with(commit_mode);
+    seconds /= 2;
+    status = run_with("lazy");
+    return status ? status : run_with("auto");
 }

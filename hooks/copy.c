@@ -197,6 +197,19 @@ static bool host_readable(CUdeviceptr from)
     return r == CUDA_ERROR_INVALID_VALUE || (r == CUDA_SUCCESS && type == CU_MEMORYTYPE_HOST);
 }
 
+void hr_copy_note_pointers(CUdeviceptr to, CUdeviceptr from, size_t bytes, bool from_is_host)
+{
+    bool to_ours = hr_space_owns(to), from_ours = hr_space_owns(from);
+    if (to_ours && from_ours)
+        hr_hidden_propagate(to, from);
+    else if (to_ours && from && (from_is_host || host_readable(from))) {
+        if (bytes <= HR_HIDDEN_PAYLOAD_BYTES)
+            hr_hidden_scan(to, (const void *)(uintptr_t)from, bytes);
+        else
+            hr_hidden_notice(to, (const void *)(uintptr_t)from, bytes);
+    }
+}
+
 /* The library's part of a copy that names the window. */
 static CUresult copy(const struct copy *c, bool from_is_host)
 {
@@ -214,14 +227,7 @@ static CUresult copy(const struct copy *c, bool from_is_host)
     CUresult r = hr_copy_begin(t, ranges, 2);
     if (r != CUDA_SUCCESS)
         return r;
-    if (to_ours && from_ours)
-        hr_hidden_propagate(c->to, c->from);
-    else if (to_ours && c->from && (from_is_host || host_readable(c->from))) {
-        if (c->bytes <= HR_HIDDEN_PAYLOAD_BYTES)
-            hr_hidden_scan(c->to, (const void *)(uintptr_t)c->from, c->bytes);
-        else
-            hr_hidden_notice(c->to, (const void *)(uintptr_t)c->from, c->bytes);
-    }
+    hr_copy_note_pointers(c->to, c->from, c->bytes, from_is_host);
     r = copy_pieces(c, &way);
     r = hr_way_end(&way, r, !c->async && !(to_ours && from_ours));
     r = hr_copy_end(t, r, c->stream, c->per_thread, ranges, 2);

@@ -24,6 +24,13 @@ CUresult hr_copy_end(struct hr_thread *t, CUresult r, CUstream stream, bool per_
                      const struct hr_range *ranges, unsigned count) HR_HIDDEN;
 
 /*
+ * For calls that look at addresses themselves, or wait with them: begins a submission in which every byte of the ranges (those outside the window
+ * are left alone) is mapped where the job sees it. The caller makes the real call and hr_submission_end. Errors, with no submission begun:
+ * INVALID_VALUE: a range is not within one live allocation; OUT_OF_MEMORY; the driver's.
+ */
+CUresult hr_mapped_begin(struct hr_thread *t, const struct hr_range *ranges, unsigned count) HR_HIDDEN;
+
+/*
  * Which GPU does the work of a call, and what it cannot reach of the window memory that is named: chunks of another GPU that
  * the job did not ask to be granted. On memory of cuMemAlloc such calls work, so what is out of reach is copied by the
  * driver between the two contexts, or done where the memory is (residency/lane.h).
@@ -48,6 +55,11 @@ CUresult hr_way_open(struct hr_way *way, unsigned gpu, CUstream *stream_out) HR_
 CUresult hr_way_end(struct hr_way *way, CUresult r, bool wait) HR_HIDDEN;
 /* Copies bytes between any operands, in as many calls as it takes. In a submission over both. */
 CUresult hr_copy_span(struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size_t bytes, bool async) HR_HIDDEN;
+
+/* What a copy to `to` brings along: addresses among the bytes, if the host can read them (from_is_host: it surely can). In a submission over both. */
+void hr_copy_note_pointers(CUdeviceptr to, CUdeviceptr from, size_t bytes, bool from_is_host) HR_HIDDEN;
+/* The job's asynchronous copy of three dimensions, from within another call. Locks: hold none, and no submission. */
+CUresult hr_copy_3d(const CUDA_MEMCPY3D *asked, CUstream stream, bool per_thread) HR_HIDDEN;
 
 /* Whether the stream handle means the calling thread's default stream in this variant of the API. */
 static inline bool hr_is_per_thread(CUstream stream, bool per_thread_default)

@@ -238,3 +238,11 @@ COPY_3D_ASYNC(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, false, false)
 COPY_3D_ASYNC(cuMemcpy3DAsync_v2_ptsz, CUDA_MEMCPY3D, false, true)
 COPY_3D_ASYNC(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D_PEER, true, false)
 COPY_3D_ASYNC(cuMemcpy3DPeerAsync_ptsz, CUDA_MEMCPY3D_PEER, true, true)
+
+CUresult hr_copy_3d(const CUDA_MEMCPY3D *asked, CUstream stream, bool per_thread)
+{
+    return copy_3d(asked, &(struct call){.stream = stream,
+                                         .async = true,
+                                         .per_thread = per_thread,
+                                         .real = per_thread ? real_cuMemcpy3DAsync_v2_ptsz : real_cuMemcpy3DAsync_v2});
+}

@@ -7,6 +7,7 @@
 #include "residency/context.h"
 #include "residency/params.h"
 #include "residency/peers.h"
+#include "residency/texture.h"
 #include "residency/transfer.h"
 #include "stats/stats.h"
 
@@ -42,8 +43,9 @@ static inline void visit_param(const void *value, size_t offset, size_t size, vi
     for (size_t at = 0; at + 8 <= size; at += step) {
         CUdeviceptr word;
         memcpy(&word, (const char *)value + at, 8);
-        if (hr_space_owns(word))
-            visit(word, arg);
+        CUdeviceptr named = hr_space_owns(word) ? word : hr_texture_address(word);
+        if (named)
+            visit(named, arg);
     }
 }
 

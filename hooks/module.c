@@ -1,63 +1,11 @@
+#include "room.h"
+
 #include "hr_hooks.h"
-#include "residency/access.h"
-#include "residency/context.h"
-#include "residency/gpu.h"
 #include "residency/params.h"
 #include "shim/shim.h"
 
-/*
- * Loading code takes VRAM behind the hooks: what it took is measured and lowers what the window may use. Where there is not
- * enough, some of ours is moved out and the load is tried once more.
- */
-
-#define ROOM_FOR_CODE ((size_t)16 << 20)
-
-struct load {
-    struct hr_context *context;
-    size_t free_before;
-    size_t held_bytes;
-};
-
-static struct load begin(void)
-{
-    struct load load = {hr_context_current(), 0, 0};
-    if (load.context)
-        load.free_before = hr_gpu_free_beside_ours(load.context->gpu);
-    return load;
-}
-
-/* Whether the load should be tried again: there is more room now, which nobody else takes until end(). */
-static bool make_room(struct load *load, CUresult r)
-{
-    if (r != CUDA_ERROR_OUT_OF_MEMORY || !load->context)
-        return false;
-    load->held_bytes = ROOM_FOR_CODE;
-    hr_gpu_hold(load->context->gpu, load->held_bytes, true);
-    hr_access_release_vram(hr_thread_self(), load->context->gpu, ROOM_FOR_CODE);
-    return true;
-}
-
-static CUresult end(const struct load *load, CUresult r)
-{
-    if (load->held_bytes > 0)
-        hr_gpu_hold(load->context->gpu, load->held_bytes, false);
-    if (r == CUDA_SUCCESS && load->context)
-        hr_gpu_charge_overhead(load->context->gpu, load->free_before, hr_gpu_free_beside_ours(load->context->gpu));
-    return r;
-}
-
-/* real(...) once, and again where room could be made; then accounts. */
-#define LOAD(real, ...)                                                                                                \
-    do {                                                                                                               \
-        HR_INSIDE();                                                                                                   \
-        struct load load = begin();                                                                                    \
-        CUresult r = hr_drv.real(__VA_ARGS__);                                                                         \
-        if (make_room(&load, r)) {                                                                                     \
-            load.free_before = hr_gpu_free_beside_ours(load.context->gpu);                                             \
-            r = hr_drv.real(__VA_ARGS__);                                                                              \
-        }                                                                                                              \
-        return end(&load, r);                                                                                          \
-    } while (0)
+/* Loading code takes VRAM behind the hooks. */
+#define LOAD(real, ...) HR_WITH_ROOM(HR_ROOM_FOR_CODE, real, __VA_ARGS__)
 
 HR_HOOK(cuModuleLoad)(CUmodule *module, const char *fname)
 {
@@ -105,19 +53,19 @@ HR_HOOK(cuModuleUnload)(CUmodule hmod)
 {
     HR_PASS(cuModuleUnload, hmod);
     HR_INSIDE();
-    struct load load = begin();
+    struct hr_room room = hr_room_begin();
     CUresult r = hr_drv.cuModuleUnload(hmod);
     hr_params_forget();
-    return end(&load, r);
+    return hr_room_end(&room, r);
 }
 HR_HOOK(cuLibraryUnload)(CUlibrary library)
 {
     HR_PASS(cuLibraryUnload, library);
     HR_INSIDE();
-    struct load load = begin();
+    struct hr_room room = hr_room_begin();
     CUresult r = hr_drv.cuLibraryUnload(library);
     hr_params_forget();
-    return end(&load, r);
+    return hr_room_end(&room, r);
 }
 
 /* A CUkernel may be launched in place of a CUfunction; its parameters are asked for by another call. */

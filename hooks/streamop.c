@@ -2,10 +2,7 @@
 
 #include "base/log.h"
 #include "hr_hooks.h"
-#include "residency/access.h"
-#include "residency/context.h"
 #include "shim/refuse.h"
-#include "tier/tier.h"
 
 #include <stdlib.h>
 
@@ -35,65 +32,6 @@ static CUresult add_op(struct op *op, CUdeviceptr address, size_t bytes)
     return CUDA_SUCCESS;
 }
 
-static bool all_mapped(const struct op *op)
-{
-    for (unsigned i = 0; i < op->count; i++)
-        if (!atomic_load_explicit(&hr_space_chunk(op->ranges[i].address)->mapped, memory_order_acquire))
-            return false;
-    return true;
-}
-
-static bool all_allocated(const struct op *op)
-{
-    struct hr_allocation a;
-    for (unsigned i = 0; i < op->count; i++)
-        if (!hr_space_find(op->ranges[i].address, &a) || op->ranges[i].address - a.base > a.bytes - op->ranges[i].bytes)
-            return false;
-    return true;
-}
-
-/* Makes the words mapped; *set_io then holds what is pinned meanwhile. */
-static CUresult prepare(struct hr_thread *t, const struct op *op, struct hr_working_set *set_io)
-{
-    set_io->count = 0;
-    set_io->everything = false;
-    if (hr_tier_host_mappable(0)) {
-        CUresult r = CUDA_SUCCESS;
-        for (unsigned i = 0; i < op->count && r == CUDA_SUCCESS; i++)
-            r = hr_access_back_range(t, op->ranges[i].address, op->ranges[i].bytes);
-        return r;
-    }
-    hr_gate_enter(t); /* lists of hidden pointers may be read only in a submission */
-    for (unsigned i = 0; i < op->count; i++)
-        hr_working_set_add(set_io, op->ranges[i].address);
-    hr_gate_leave(t);
-    return hr_access_prepare(t, set_io);
-}
-
-/* Begins a submission in which every word is mapped. */
-static CUresult begin(struct hr_thread *t, const struct op *op)
-{
-    struct hr_working_set *set = malloc(sizeof *set);
-    CUresult r = !set ? CUDA_ERROR_OUT_OF_MEMORY : all_allocated(op) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    bool ready = false;
-    hr_context_current(); /* registers it: what a context does counts, also where it owns nothing */
-    for (unsigned attempt = 0; attempt < 100 && r == CUDA_SUCCESS && !ready; attempt++) {
-        r = prepare(t, op, set);
-        if (r != CUDA_SUCCESS)
-            break;
-        hr_gate_enter(t);
-        ready = all_mapped(op);
-        if (ready)
-            hr_gate_submit(t);
-        else
-            hr_gate_leave(t);
-        if (set->count > 0) /* from here on the submission keeps it in place */
-            hr_access_unpin(set);
-    }
-    free(set);
-    return r == CUDA_SUCCESS && !ready ? CUDA_ERROR_OUT_OF_MEMORY : r;
-}
-
 static CUresult end(struct hr_thread *t, const struct op *op, CUresult r)
 {
     hr_submission_end(t, op->stream, op->per_thread);
@@ -112,7 +50,7 @@ static CUresult end(struct hr_thread *t, const struct op *op, CUresult r)
         if (!t || !hr_space_owns(addr))                                                                                \
             return hr_drv.name(stream, addr, value, flags);                                                            \
         add_op(&op, addr, sizeof value);                                                                               \
-        CUresult r = begin(t, &op);                                                                                    \
+        CUresult r = hr_mapped_begin(t, op.ranges, op.count);                                                          \
         return r == CUDA_SUCCESS ? end(t, &op, hr_drv.name(stream, addr, value, flags)) : r;                           \
     }
 VALUE(cuStreamWaitValue32, cuuint32_t, false)
@@ -172,7 +110,7 @@ static CUresult take_batch(struct op *op, const CUstreamBatchMemOpParams *params
             r = hr_refuse(HR_FN_##name);                                                                               \
         else if (r == CUDA_SUCCESS && (!t || op.count == 0))                                                           \
             r = hr_drv.name(stream, count, paramArray, flags);                                                         \
-        else if (r == CUDA_SUCCESS && (r = begin(t, &op)) == CUDA_SUCCESS)                                             \
+        else if (r == CUDA_SUCCESS && (r = hr_mapped_begin(t, op.ranges, op.count)) == CUDA_SUCCESS)                   \
             r = end(t, &op, hr_drv.name(stream, count, paramArray, flags));                                            \
         free(op.ranges);                                                                                               \
         return r;                                                                                                      \

@@ -3,6 +3,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "residency/access.h"
+#include "residency/texture.h"
 #include "stats/stats.h"
 
 #include <stdlib.h>
@@ -75,7 +76,7 @@ void hr_hidden_scan(CUdeviceptr destination, const void *payload, size_t bytes)
     for (size_t at = (8 - destination % 8) % 8; at + 8 <= bytes; at += 8) {
         uint64_t word;
         memcpy(&word, (const char *)payload + at, 8);
-        struct hr_extent *e = hr_space_owns(word) ? hr_space_extent(word) : NULL;
+        struct hr_extent *e = hr_space_extent(hr_space_owns(word) ? word : hr_texture_address(word));
         if (!e || e == holder)
             continue;
         seen++;

@@ -10,6 +10,7 @@
 #include "residency/texture.h"
 #include "residency/transfer.h"
 #include "stats/stats.h"
+#include "tier/tier.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -63,12 +64,33 @@ static bool packed_buffer(void **extra, const void **buffer_out, size_t *bytes_o
     return *buffer_out != NULL;
 }
 
+struct visitor {
+    visit_word visit;
+    void *arg;
+};
+static bool visit_allocation(CUdeviceptr address, void *arg)
+{
+    const struct visitor *visitor = arg;
+    visitor->visit(address, visitor->arg);
+    return true;
+}
+
+/* Nothing tells what the kernel names, and what is out is not there for it. */
+static bool needs_everything(const struct hr_params *params)
+{
+    return __builtin_expect(!params->known, 0) && !hr_tier_host_mappable(0);
+}
+
 static void visit_launch(const struct launch *l, const struct hr_params *params, visit_word visit, void *arg)
 {
     const void *buffer;
     size_t bytes;
     if (!params)
         return;
+    if (needs_everything(params)) {
+        hr_space_each(NULL, visit_allocation, &(struct visitor){visit, arg});
+        return;
+    }
     if (packed_buffer(l->extra, &buffer, &bytes)) {
         /* As far as the kernel has parameters: the job may call the buffer larger than it is. */
         if (!params->known)
@@ -152,6 +174,10 @@ static __attribute__((noinline)) CUresult launch_slowly(struct hr_thread *t, con
 {
     struct hr_working_set *set = malloc(sizeof *set); /* 16 KiB: the job's thread may have hardly more stack */
     CUresult r = set ? launch_with(t, l, params, set) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && params && needs_everything(params))
+        hr_log(HR_LOG_ERROR,
+               "what a kernel of unknown parameters may use does not fit into VRAM together, and this driver "
+               "cannot map host memory: driver 12.4 or newer would tell the parameters");
     free(set);
     return r;
 }
@@ -170,7 +196,7 @@ static CUresult launch(const struct launch *l)
     if (!t || hr_space.bytes == 0)
         return l->real(l);
     if (__builtin_expect(params && !params->known, 0))
-        hr_access_cannot_scan("this driver does not tell the parameters of kernels");
+        hr_access_cannot_scan("the parameters of a kernel are not known");
     hr_stat_add(t, HR_STAT_launches, 1);
     CUresult r = hr_access_pending() ? hr_access_back_pending(t) : CUDA_SUCCESS;
     if (__builtin_expect(has_params && !params && r == CUDA_SUCCESS, 0))

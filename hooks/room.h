@@ -24,15 +24,22 @@ CUresult hr_room_end(const struct hr_room *room, CUresult r) HR_HIDDEN;
  */
 bool hr_room_make(struct hr_room *room, CUresult r, size_t bytes) HR_HIDDEN;
 
-/* Makes the real call, and again where room could be made; returns from the hook. */
-#define HR_WITH_ROOM(bytes, real, ...)                                                                                 \
+/* Makes the real call, and again where room could be made; sets r. */
+#define HR_CALL_WITH_ROOM(r, bytes, real, ...)                                                                         \
     do {                                                                                                               \
         HR_INSIDE();                                                                                                   \
         struct hr_room room_ = hr_room_begin();                                                                        \
-        CUresult r_ = hr_drv.real(__VA_ARGS__);                                                                        \
-        while (hr_room_make(&room_, r_, bytes))                                                                        \
-            r_ = hr_drv.real(__VA_ARGS__);                                                                             \
-        return hr_room_end(&room_, r_);                                                                                \
+        (r) = hr_drv.real(__VA_ARGS__);                                                                                \
+        while (hr_room_make(&room_, (r), bytes))                                                                       \
+            (r) = hr_drv.real(__VA_ARGS__);                                                                            \
+        (r) = hr_room_end(&room_, (r));                                                                                \
+    } while (0)
+/* The same, and returns from the hook. */
+#define HR_WITH_ROOM(bytes, real, ...)                                                                                 \
+    do {                                                                                                               \
+        CUresult r_;                                                                                                   \
+        HR_CALL_WITH_ROOM(r_, bytes, real, __VA_ARGS__);                                                               \
+        return r_;                                                                                                     \
     } while (0)
 
 #endif

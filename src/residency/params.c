@@ -1,6 +1,7 @@
 #include "residency/params.h"
 
 #include "base/lock.h"
+#include "residency/layout.h"
 
 #include <stdlib.h>
 #include <uthash.h>
@@ -38,11 +39,14 @@ static struct hr_params *learn(CUfunction function, bool is_kernel)
     uint32_t count = 0;
     bool known = is_kernel ? HR_HAS(cuKernelGetParamInfo) : HR_HAS(cuFuncGetParamInfo);
     CUresult r = CUDA_ERROR_INVALID_VALUE;
+    struct hr_params *params = known ? NULL : hr_layout_copy(function);
+    if (params)
+        return params;
     while (known && count < 8192 && (r = ask(function, is_kernel, count, &offset, &size)) == CUDA_SUCCESS)
         count++;
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_INVALID_VALUE)
         return NULL;
-    struct hr_params *params = malloc(sizeof *params + count * sizeof params->param[0]);
+    params = malloc(sizeof *params + count * sizeof params->param[0]);
     if (!params)
         return NULL;
     params->known = known;

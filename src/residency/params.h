@@ -1,4 +1,4 @@
-/* Parameter layouts of kernels, from the driver, cached per function. */
+/* Parameter layouts of kernels, from the driver or the image, cached per function. */
 #ifndef HR_RESIDENCY_PARAMS_H
 #define HR_RESIDENCY_PARAMS_H
 
@@ -15,7 +15,7 @@ struct hr_params {
 /*
  * The layout of a function (or of a CUkernel passed as one). NULL where memory is out or the driver
  * failed to tell, which is asked again at the next call; known = false where this
- * driver cannot tell (before 12.4). Valid until the process ends. Locks: HR_RANK_REGISTRY at the first look-up of a
+ * driver cannot tell (before 12.4) and the image did not either (residency/layout.h). Valid until the process ends. Locks: HR_RANK_REGISTRY at the first look-up of a
  * function on a thread.
  */
 const struct hr_params *hr_params_of(CUfunction function);

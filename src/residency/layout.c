@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <uthash.h>
 
@@ -121,7 +122,7 @@ void hr_layout_loaded_file(void *code, const char *path)
 {
     struct stat s;
     int fd = hr_layout_matters() && path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    char *bytes = fd >= 0 && fstat(fd, &s) == 0 && s.st_size > 0 && s.st_size < FILE_MOST
+    char *bytes = fd >= 0 && syscall(SYS_fstat, fd, &s) == 0 && s.st_size > 0 && s.st_size < FILE_MOST
                       ? calloc(1, (size_t)s.st_size + 1)
                       : NULL;
     off_t have = 0;

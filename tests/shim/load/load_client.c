@@ -158,10 +158,10 @@ static void start_headroom(void)
 }
 
 /* A function of the table that is refused for window memory, and one that takes its addresses in a structure. */
-static int advise(unsigned long address)
+static int fill(unsigned long address)
 {
-    int (*function)(unsigned long, unsigned long, int, int) = find("cuMemAdvise");
-    return function(address, 16, 1, 0);
+    int (*function)(unsigned long, unsigned char, unsigned long, void *) = find("cuMemsetD8Async");
+    return function(address, 1, 16, NULL);
 }
 
 static int batch(void)
@@ -180,21 +180,21 @@ static void check_refused(void)
 {
     start_headroom();
     for (int i = 0; i < 2; i++) {
-        if (advise(WINDOW_ADDRESS) != 801 || batch() != 801)
+        if (fill(WINDOW_ADDRESS) != 801 || batch() != 801)
             fail("window memory gets to a function that has no hook");
     }
-    expect_calls("cuMemAdvise", 0);
-    if (advise(0x1000) != 0)
+    expect_calls("cuMemsetD8Async", 0);
+    if (fill(0x1000) != 0)
         fail("memory outside of the windows is refused");
-    expect_calls("cuMemAdvise", 1);
+    expect_calls("cuMemsetD8Async", 1);
 }
 
 static void check_passes(void)
 {
     start_headroom();
-    if (advise(WINDOW_ADDRESS) != 0 || batch() != 0)
+    if (fill(WINDOW_ADDRESS) != 0 || batch() != 0)
         fail("a call is refused though headroom takes no part");
-    expect_calls("cuMemAdvise", 1);
+    expect_calls("cuMemsetD8Async", 1);
 }
 
 static void check_self_call(void)
@@ -213,7 +213,7 @@ static void check_fork(void)
     pid_t pid = fork();
     if (pid == 0) {
         int (*init)(unsigned) = find("cuInit");
-        _exit(advise(WINDOW_ADDRESS) == 0 && batch() == 0 && init(0) == 0 && advise(WINDOW_ADDRESS) == 0 ? 0 : 3);
+        _exit(fill(WINDOW_ADDRESS) == 0 && batch() == 0 && init(0) == 0 && fill(WINDOW_ADDRESS) == 0 ? 0 : 3);
     }
     if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
         fail("the child of a fork is not transparent");

@@ -6,6 +6,7 @@
 #include "residency/relay.h"
 #include "residency/track.h"
 #include "residency/transfer.h"
+#include "support/sanitizer.h"
 
 enum { FAR = 8 * MIB, NEAR = 768 * 1024 };
 
@@ -361,7 +362,7 @@ static void one_call_fails(void)
     work.added++;
     uint64_t most = atomic_load(&calls);
     unsigned hit = 0;
-    for (uint64_t n = 1; n <= most; n += is_long() ? 1 + n / 2 : 1 + 7 * n) {
+    for (uint64_t n = 1; n <= most; n += is_long() ? 1 + n / 2 : (SANITIZED_THREADS ? 63 : 7) * n + 1) {
         failure = n % 3 == 0   ? CUDA_ERROR_UNKNOWN
                   : n % 3 == 1 ? CUDA_ERROR_OUT_OF_MEMORY
                                : CUDA_ERROR_NVLINK_UNCORRECTABLE;
@@ -386,7 +387,7 @@ static void one_call_fails(void)
 
 Test(migrate, a_call_of_a_move_that_fails_loses_nothing, .timeout = 2400)
 {
-    for (failing_row = 0; failing_row < ROWS; failing_row++)
+    for (failing_row = 0; failing_row < ROWS; failing_row += SANITIZED_THREADS && !is_long() ? 3 : 1)
         free(safely(one_call_fails));
 }
 

@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cuda_h  # noqa: E402
 
 Row = namedtuple("Row", "kind name group")
-OWN_EXPORTS = ["dlopen", "headroom_*"]
+OWN_EXPORTS = ["dlopen", "headroom_*", "nvml*"]
 # Arguments that are addresses though their type does not say so.
 ADDRESS_ARGUMENTS = {("cuMemRetainAllocationHandle", "addr"), ("cuTensorMapEncodeTiled", "globalAddress"),
                      ("cuTensorMapEncodeIm2col", "globalAddress"), ("cuTensorMapEncodeIm2colWide", "globalAddress"),

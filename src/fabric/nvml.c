@@ -4,19 +4,16 @@
  */
 #include "fabric/nvml.h"
 
-#include "base/loader.h"
 #include "base/log.h"
-#include "driver/driver.h"
+#include "driver/nvml.h"
 #include "fabric/rates.h"
 
 #include <dlfcn.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LIBRARY "libnvidia-ml.so.1"
 #define SUCCESS 0
 #define INVALID_ARGUMENT 2
 #define NOT_SUPPORTED 3
@@ -64,29 +61,13 @@ static const struct {
     {&nvml.version, "nvmlSystemGetDriverVersion", false},
 };
 
-/* The driver's own folder first: what the loader's path holds may belong to another driver. */
-static void *open_library(void)
-{
-    char path[PATH_MAX], real[PATH_MAX];
-    const char *driver = realpath(hr_driver_path(), real) ? real : hr_driver_path();
-    const char *folders[] = {hr_driver_path(), driver};
-
-    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-        const char *slash = strrchr(folders[i], '/');
-        int n = slash ? snprintf(path, sizeof path, "%.*s/" LIBRARY, (int)(slash - folders[i]), folders[i]) : -1;
-        void *library = n > 0 && (size_t)n < sizeof path ? hr_loader_open(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-        if (library)
-            return library;
-    }
-    return hr_loader_open(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-}
-
 static void find(void)
 {
-    void *library = open_library();
+    void *library = hr_nvml_library();
 
     if (!library) {
-        hr_log(HR_LOG_INFO, "no NVML beside the driver (%s): links between GPUs are what the driver says", dlerror());
+        hr_log(HR_LOG_INFO, "there is no NVML: links between GPUs are what the driver says");
+        dlerror();
         return;
     }
     usable = true;

@@ -10,7 +10,7 @@ import sys
 
 # The oldest C library that must do: 2.17 is what manylinux2014 promises, and the oldest that aarch64 has.
 OLDEST_GLIBC = (2, 17)
-OWN_EXPORTS = re.compile(r"^(dlopen|headroom_\w+)$")
+OWN_EXPORTS = re.compile(r"^(dlopen|headroom_\w+|nvml\w+)$")
 
 
 def tool(*args):
@@ -95,6 +95,12 @@ def check_versions(names, versions_def):
     return wrong
 
 
+def check_nvml(library, hooks_folder):
+    names = re.findall(r"^NVML(?:_HOOK)?\((\w+)\)$", open(hooks_folder + "/nvml.def", encoding="utf-8").read(), flags=re.M)
+    found = exports(library)
+    return [f"{n} is not exported" for n in names if n not in found] + ([] if len(names) > 400 else ["rows are missing"])
+
+
 def main():
     library, header, hooks_def, exempt_def, versions_def, hooks_folder, *flags = sys.argv[1:]
     sys.path.insert(0, hooks_folder)
@@ -107,6 +113,7 @@ def main():
         ("K4: every form of a hooked function is hooked or refused",
          [] if incomplete else check_siblings(names, rows, exempt_def)),
         ("every function of cuda.h is exported, and nothing else but our own names", check_exports(library, names)),
+        ("every function of nvml.def is exported", check_nvml(library, hooks_folder)),
         ("versions.def has every function once", check_versions(names, versions_def)),
     ]
     if "sanitized" not in flags:

@@ -9,7 +9,7 @@ MUTANTS = {
     "alike": ("form->base_bytes == name_bytes &&", "form->base_bytes <= name_bytes &&"),
     "flags": ("(flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0", "(flags & ~flags) != 0"),
     "reentry": ("atomic_store_explicit(&hr_driver_high, extent.high,", "atomic_store_explicit(&hr_driver_high, extent.low,"),
-    "names": ("if (!names_driver(slash != NULL ? slash + 1 : file))", "if (slash != NULL || !names_driver(file))"),
+    "names": ("if (!nvml && !names(base, \"libcuda.so\"))", "if (!nvml && (slash != NULL || !names(file, \"libcuda.so\")))"),
     "child": ("atomic_store_explicit(&hr_mode_now, HR_MODE_OFF, memory_order_relaxed);", ""),
     "exit": ("    hr_core_exit();", "    hr_core_exit();\n    hr_drv.cuDeviceGetCount(NULL);"),
     "failed": ("hr_core_init() != CUDA_SUCCESS", "(hr_core_init(), false)"),

@@ -113,6 +113,7 @@ def main():
         ("K4: every form of a hooked function is hooked or refused",
          [] if incomplete else check_siblings(names, rows, exempt_def)),
         ("every function of cuda.h is exported, and nothing else but our own names", check_exports(library, names)),
+        ("K11: the loader's look-up is not ours", [n for n in ("dlsym", "dlvsym") if n in exports(library)]),
         ("every function of nvml.def is exported", check_nvml(library, hooks_folder)),
         ("versions.def has every function once", check_versions(names, versions_def)),
     ]

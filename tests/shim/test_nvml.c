@@ -58,7 +58,7 @@ static void agrees(struct device *device, CUcontext context, unsigned long long 
     CHECK(nvmlDeviceGetComputeRunningProcesses(device, &count, v1) == SUCCESS && count == 1 && v1[0].used == allocated);
 }
 
-Test(nvml, memory_is_what_the_driver_api_tells)
+Test(nvml, K24_memory_is_what_the_driver_api_tells)
 {
     CUcontext context[2];
     CUdeviceptr p, q;
@@ -83,7 +83,7 @@ Test(nvml, memory_is_what_the_driver_api_tells)
     CHECK(nvmlShutdown() == SUCCESS);
 }
 
-Test(nvml, errors_are_the_real_ones)
+Test(nvml, K26_errors_are_the_real_ones)
 {
     struct device *device;
     struct memory_v2 v2 = {.version = 1};

@@ -21,6 +21,7 @@ int hr_cli_run(int argc, char **argv);
 int hr_cli_sim(int argc, char **argv);
 int hr_cli_report(int argc, char **argv);
 int hr_cli_topo(int argc, char **argv);
+int hr_cli_doctor(int argc, char **argv);
 
 /* Prints one line "headroom: ..." to stderr and returns `status`. */
 int hr_cli_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));

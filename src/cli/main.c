@@ -13,6 +13,7 @@ static const char usage[] =
     "  headroom report [--json] [--sites N] FILE...    a readable summary of stats logs\n"
     "  headroom report --timeline FILE [-o SVG]        draws a simulated GPU's timeline\n"
     "  headroom topo [--sim MACHINE | --file FILE]     how the GPUs are connected, and what that carries\n"
+    "  headroom doctor [--sim MACHINE] [PROGRAM]       what this machine can do, and what to change\n"
     "  headroom SUBCOMMAND --help                      the flags of a subcommand\n"
     "  headroom --version\n";
 
@@ -20,10 +21,8 @@ static const struct {
     const char *name;
     int (*entry)(int argc, char **argv);
 } subcommands[] = {
-    {"run", hr_cli_run},
-    {"sim", hr_cli_sim},
-    {"report", hr_cli_report},
-    {"topo", hr_cli_topo},
+    {"run", hr_cli_run},   {"sim", hr_cli_sim},       {"report", hr_cli_report},
+    {"topo", hr_cli_topo}, {"doctor", hr_cli_doctor},
 };
 
 int hr_cli_fail(int status, const char *format, ...)
@@ -42,7 +41,8 @@ int hr_cli_fail(int status, const char *format, ...)
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        return hr_cli_fail(HR_CLI_USAGE, "no subcommand (run, sim, report or topo; `headroom --help` says more)");
+        return hr_cli_fail(HR_CLI_USAGE,
+                           "no subcommand (run, sim, report, topo or doctor; `headroom --help` says more)");
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         fputs(usage, stdout);
@@ -57,6 +57,6 @@ int main(int argc, char **argv)
             return subcommands[i].entry(argc - 1, argv + 1);
         }
     }
-    return hr_cli_fail(HR_CLI_USAGE, "no subcommand '%s' (run, sim, report or topo; `headroom --help` says more)",
-                       argv[1]);
+    return hr_cli_fail(HR_CLI_USAGE,
+                       "no subcommand '%s' (run, sim, report, topo or doctor; `headroom --help` says more)", argv[1]);
 }

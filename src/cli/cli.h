@@ -40,6 +40,10 @@ void hr_cli_find_places(struct hr_cli_places *places_out);
  * headroom. Returns HR_CLI_OK, or a status after a message. */
 int hr_cli_simulate(const struct hr_cli_places *places, const char *machine);
 
+/* Where the library is preloaded into this very process, as where LD_PRELOAD is set for a whole session, it would take the driver's place
+ * here, too: this starts the command again without it. Returns where there is nothing to do, or where that cannot be done. */
+void hr_cli_leave_shim(char **argv);
+
 /* What a job would find as libcuda.so.1 by HEADROOM_DRIVER, LD_LIBRARY_PATH and the loader's own search.
  * 1 = a driver, 0 = none, -1 = cannot tell, because this process itself runs under the shim at `shim`. */
 int hr_cli_driver_present(const char *shim);

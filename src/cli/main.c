@@ -2,6 +2,7 @@
 
 /* The `headroom` command: picks the subcommand. */
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,9 +21,10 @@ static const char usage[] =
 static const struct {
     const char *name;
     int (*entry)(int argc, char **argv);
+    bool asks_driver; /* itself, in this process */
 } subcommands[] = {
-    {"run", hr_cli_run},   {"sim", hr_cli_sim},       {"report", hr_cli_report},
-    {"topo", hr_cli_topo}, {"doctor", hr_cli_doctor},
+    {"run", hr_cli_run, false},  {"sim", hr_cli_sim, false},      {"report", hr_cli_report, false},
+    {"topo", hr_cli_topo, true}, {"doctor", hr_cli_doctor, true},
 };
 
 int hr_cli_fail(int status, const char *format, ...)
@@ -54,6 +56,9 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++) {
         if (strcmp(argv[1], subcommands[i].name) == 0) {
+            if (subcommands[i].asks_driver) {
+                hr_cli_leave_shim(argv);
+            }
             return subcommands[i].entry(argc - 1, argv + 1);
         }
     }

@@ -111,3 +111,41 @@ int hr_cli_driver_present(const char *shim)
     dlclose(handle);
     return present;
 }
+
+/* Takes out of LD_PRELOAD what leads to that file. False: nothing does. */
+static bool drop_preload(const char *file)
+{
+    const char *list = getenv("LD_PRELOAD");
+    char *rest = list != NULL ? calloc(1, strlen(list) + 1) : NULL;
+    bool dropped = false;
+
+    while (rest != NULL && *list != '\0') {
+        char entry[PATH_MAX], real[PATH_MAX];
+        size_t length = strcspn(list, ": ");
+        snprintf(entry, sizeof entry, "%.*s", (int)length, list);
+        if (length > 0 && realpath(entry, real) != NULL && strcmp(real, file) == 0) {
+            dropped = true;
+        } else if (length > 0) {
+            strcat(rest, rest[0] != '\0' ? ":" : "");
+            strncat(rest, list, length);
+        }
+        list += length + (list[length] != '\0');
+    }
+    if (dropped && (rest[0] != '\0' ? setenv("LD_PRELOAD", rest, 1) : unsetenv("LD_PRELOAD")) != 0) {
+        dropped = false;
+    }
+    free(rest);
+    return dropped;
+}
+
+void hr_cli_leave_shim(char **argv)
+{
+    char file[PATH_MAX];
+    Dl_info info;
+    void *version = dlsym(RTLD_DEFAULT, "headroom_version");
+
+    if (version != NULL && dladdr(version, &info) != 0 && realpath(info.dli_fname, file) != NULL &&
+        drop_preload(file)) {
+        execv("/proc/self/exe", argv);
+    }
+}

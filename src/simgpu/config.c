@@ -344,6 +344,11 @@ static CUresult parse_switches(struct sg_config *c)
         return bad("SIMGPU_TIMELINE", timeline, 64, "the path is too long");
     if (timeline)
         strcpy(c->timeline, timeline);
+    const char *cards = getenv("SIMGPU_CARDS");
+    if (cards && strlen(cards) >= sizeof c->cards)
+        return bad("SIMGPU_CARDS", cards, 64, "the path is too long");
+    if (cards)
+        strcpy(c->cards, cards);
     return CUDA_SUCCESS;
 }
 

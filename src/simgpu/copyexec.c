@@ -125,7 +125,7 @@ static size_t carry(int from, int to, bool direct, const uint8_t *d, size_t byte
     uint64_t offset = (uint64_t)(d - pool->alias), done = 0; /* exportable memory has no place of its own: anywhere */
     if (d < pool->alias || offset + bytes > (uint64_t)pool->frames << SG_PAGE_SHIFT)
         offset = (uint64_t)(uintptr_t)d % ((uint64_t)pool->frames << SG_PAGE_SHIFT) & ~(SG_PAGE_BYTES - 1);
-    struct sg_carry c = {from, to, offset, bytes, moved->turn, direct};
+    struct sg_carry c = {sg.card[from], sg.card[to], offset, bytes, moved->turn, direct};
     moved->link_error = sg_node_carry(&c, &moved->usage, &done);
     moved->turn += (bytes + 65535) >> 16;
     return (size_t)done;
@@ -152,7 +152,7 @@ static bool copy_row(const struct sg_copy *c, uint64_t dst, uint64_t src, struct
                 way = SG_D2D; /* another card's, within its memory */
             } else {
                 bool direct = sg_node_is_direct(src_owner, dst_owner, dst, src);
-                corrupt = direct && sg_linkfault_path(src_owner, dst_owner) & SG_PATH_CORRUPT;
+                corrupt = direct && sg_linkfault_path(sg.card[src_owner], sg.card[dst_owner]) & SG_PATH_CORRUPT;
                 bytes = carry(src_owner, dst_owner, direct, d, bytes, moved);
             }
         }

@@ -1,4 +1,5 @@
 /* cuInit and what can be asked of a device. */
+#include "simgpu/cards.h"
 #include "simgpu/fabric.h"
 #include "simgpu/sim.h"
 #include "simgpu/smi.h"
@@ -41,7 +42,13 @@ static CUresult start(void)
     CUresult r = sg_config_once();
     if (r)
         return r;
-    sg.device_count = sg.config.gpus;
+    sg.device_count = sg_visible_read(getenv("CUDA_VISIBLE_DEVICES"), sg.config.gpus, sg.card);
+    if (!sg.device_count)
+        return CUDA_ERROR_NO_DEVICE;
+    if (!sg_cards_start(sg.config.cards)) {
+        sg_log(SG_LOG_ERROR, "SIMGPU_CARDS: %s cannot be used: a new file, or one that simgpu made", sg.config.cards);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     sg.random = sg.config.seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
     sg.call_random = sg.config.seed;
     sg.numa_nodes = count_numa_nodes();
@@ -128,23 +135,23 @@ CUresult cuDeviceGetName(char *name, int len, CUdevice device)
     return r;
 }
 
-void sg_device_uuid(int device, uint8_t *bytes)
+void sg_device_uuid(int card, uint8_t *bytes)
 {
-    uint64_t x = 0x51319600 + (uint64_t)device;
+    uint64_t x = 0x51319600 + (uint64_t)card;
     for (const char *c = sg.config.model->key; *c; c++)
         x = (x ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
     for (int i = 0; i < 16; i++) {
         x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         bytes[i] = (uint8_t)(x >> 56);
     }
-    bytes[15] = (uint8_t)device; /* distinct within a machine whatever the mixing does */
+    bytes[15] = (uint8_t)card; /* distinct within a machine whatever the mixing does */
 }
 
 static CUresult get_uuid(const char *function, CUuuid *uuid, CUdevice device)
 {
     CUresult r = enter_device(function, device, uuid);
     if (!r)
-        sg_device_uuid(device, (uint8_t *)uuid->bytes);
+        sg_device_uuid(sg.card[device], (uint8_t *)uuid->bytes);
     return r;
 }
 
@@ -189,7 +196,7 @@ CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device)
     if (!r && len < 13)
         r = CUDA_ERROR_INVALID_VALUE;
     if (!r)
-        put_pci(id, (size_t)len, sg_node_pci(device));
+        put_pci(id, (size_t)len, sg_node_pci(sg.card[device]));
     return r;
 }
 
@@ -219,7 +226,7 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
     if (n < 2)
         return CUDA_ERROR_INVALID_VALUE;
     for (int d = 0; d < sg.device_count; d++) {
-        struct sg_pci at = sg_node_pci(d);
+        struct sg_pci at = sg_node_pci(sg.card[d]);
         if (part[0] == at.domain && part[1] == at.bus && part[2] == at.slot && part[3] == at.function) {
             *device = d;
             return CUDA_SUCCESS;
@@ -278,9 +285,9 @@ static int model_attribute(CUdevice_attribute attribute, CUdevice device)
     case CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE: return (int)sg_policy_window_max_bytes();
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT: return (int)sg_sync_domain_count();
     case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED: return m->major >= 9;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return (int)sg_node_pci(device).bus;
-    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: return (int)sg_node_pci(device).slot;
-    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: return (int)sg_node_pci(device).domain;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return (int)sg_node_pci(sg.card[device]).bus;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: return (int)sg_node_pci(sg.card[device]).slot;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: return (int)sg_node_pci(sg.card[device]).domain;
     case CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID: return (m->pci_device_id << 16) | 0x10de;
     case CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID: return 0x10de;
     default: return -1;

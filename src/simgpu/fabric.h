@@ -25,10 +25,10 @@ enum sg_nearness sg_node_between(int a, int b);
 struct sg_pci {
     unsigned domain, bus, slot, function;
 };
-struct sg_pci sg_node_pci(int device);
+struct sg_pci sg_node_pci(int card);
 
-/* May a copy between these addresses go from card to card: does one of them see the other's page? Else the driver takes it
- * through host memory. */
+/* May a copy between these addresses go from one device to the other: does one of them see the other's page? Else the driver takes
+ * it through host memory. */
 bool sg_node_is_direct(int from, int to, uint64_t dst, uint64_t src);
 /* Leads bytes from one card's memory to another's at this offset: along the tables of `from`, if it has a route and a range for
  * `to`; else over the links between them, or PCIe, or (not direct) through host memory. Adds what they use. 0, or -ENETDOWN and the like: *done_out bytes got

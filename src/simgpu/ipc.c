@@ -17,7 +17,7 @@
 
 struct sg_ipc_record { /* in shared memory */
     uint64_t magic;
-    int device, memory_fd; /* of the owner */
+    int card, memory_fd; /* of the owner */
     uint64_t memory_inode;
     uint64_t offset, bytes;
     uint64_t pages;
@@ -50,7 +50,7 @@ static void ipc_free(struct sg_ipc *ipc)
 static void fill_in(struct sg_ipc_record *r, const struct sg_alloc *a, const struct sg_chunk *chunk, ino_t memory_inode)
 {
     *r = (struct sg_ipc_record){.magic = MAGIC,
-                                .device = a->device,
+                                .card = sg.card[a->device],
                                 .memory_fd = chunk->pool->fd,
                                 .memory_inode = memory_inode,
                                 .offset = a->block ? a->region.va - a->block->region.va : 0,
@@ -121,7 +121,7 @@ void sg_ipc_end(struct sg_alloc *a)
 
 static bool is_sound(const struct sg_ipc_record *r, uint64_t file_bytes)
 {
-    return r->magic == MAGIC && r->device >= 0 && r->device < sg.device_count && r->bytes &&
+    return r->magic == MAGIC && r->card >= 0 && r->card < SG_MAX_DEVICES && r->bytes &&
            r->pages <= (file_bytes - sizeof *r) / sizeof r->page[0] && r->offset < SG_PAGE_BYTES &&
            r->offset + r->bytes <= r->pages << SG_PAGE_SHIFT;
 }
@@ -184,10 +184,11 @@ static CUresult open_new(const struct handle *h, struct sg_context *context, str
     int fd = atomic_load(&record->live) ? sg_file_of_process(h->pid, record->memory_fd, record->memory_inode) : -1;
     if (fd < 0)
         r = CUDA_ERROR_MAP_FAILED;
-    else if (record->device != context->device && !sg_can_reach(context->device, record->device))
-        r = CUDA_ERROR_MAP_FAILED;
+    int device = sg_device_of(record->card);
+    if (!r && (device < 0 || (device != context->device && !sg_can_reach(context->device, device))))
+        r = CUDA_ERROR_MAP_FAILED; /* this process does not see its card, or cannot from this one */
     struct sg_foreign_place place = {.kind = SG_FOREIGN_IPC,
-                                     .device = record->device,
+                                     .device = device,
                                      .fd = fd,
                                      .page = record->page,
                                      .offset = record->offset,

@@ -120,7 +120,7 @@ bool sg_linkfault_hangs(const struct sg_copy *c)
         return false;
     int from = sg_page_owner(&sg.devices[c->src_device].pagetable, c->src);
     int to = sg_page_owner(&sg.devices[c->dst_device].pagetable, c->dst);
-    return from >= 0 && to >= 0 && from != to && faults.pair[from][to] & SG_PATH_HANG &&
+    return from >= 0 && to >= 0 && from != to && faults.pair[sg.card[from]][sg.card[to]] & SG_PATH_HANG &&
            sg_node_is_direct(from, to, c->dst, c->src);
 }
 

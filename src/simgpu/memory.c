@@ -1,4 +1,5 @@
 /* cuMemAlloc and its kin. Small allocations of a context share 2 MiB blocks in slots of 512 bytes. */
+#include "simgpu/cards.h"
 #include "simgpu/check.h"
 #include "simgpu/graph.h"
 #include "simgpu/managed.h"
@@ -355,7 +356,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     if (!free_bytes || !total)
         return sg_leave(CUDA_ERROR_INVALID_VALUE);
     *total = sg.config.vram_bytes;
-    *free_bytes = sg.config.vram_bytes - sg.devices[context->device].used_bytes;
+    uint64_t used = sg.devices[context->device].used_bytes + sg_cards_others(sg.card[context->device]);
+    *free_bytes = used < sg.config.vram_bytes ? sg.config.vram_bytes - used : 0;
     return sg_leave(CUDA_SUCCESS);
 }
 

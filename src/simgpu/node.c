@@ -24,9 +24,10 @@ struct sg_router *sg_node_router(void)
 static int serve(void *context, uint32_t owner, uint64_t offset, uint64_t bytes, bool write, void *data)
 {
     (void)context;
-    if ((int)owner >= sg.device_count)
+    int device = sg_device_of((int)owner);
+    if (device < 0)
         return -EFAULT;
-    const struct sg_pool *pool = &sg.devices[owner].pool;
+    const struct sg_pool *pool = &sg.devices[device].pool;
     uint64_t most = (uint64_t)pool->frames << SG_PAGE_SHIFT;
     if (offset > most || bytes > most - offset)
         return -EFAULT;
@@ -87,12 +88,12 @@ bool sg_node_can_reach(int from, int to)
     return sg.config.model->peer && between[from][to] < SG_NEAR_SOCKETS;
 }
 
-struct sg_pci sg_node_pci(int device)
+struct sg_pci sg_node_pci(int card)
 {
-    struct sg_pci at = {0, 0x17 + 0x10 * (unsigned)device, 0, 0};
+    struct sg_pci at = {0, 0x17 + 0x10 * (unsigned)card, 0, 0};
     const struct sg_topology *t = sg.config.topology;
     if (t) {
-        const char *text = t->element[device].bus_id;
+        const char *text = t->element[card].bus_id;
         char *next;
         at.domain = (unsigned)strtoul(text, &next, 16);
         at.bus = (unsigned)strtoul(next + 1, &next, 16);
@@ -126,7 +127,7 @@ EXPORT int sg_node_element(int element, struct sg_node_element *out)
     const struct sg_topo_element *e = &t->element[element];
     bool is_card = e->kind == SG_ELEMENT_CARD;
     *out = (struct sg_node_element){.kind = e->kind,
-                                    .device = is_card && element < sg.device_count ? element : -1,
+                                    .device = is_card ? sg_device_of(element) : -1,
                                     .ports = e->ports,
                                     .memory_bytes = is_card ? sg.config.vram_bytes : 0};
     memcpy(out->bus_id, e->bus_id, sizeof out->bus_id);
@@ -220,7 +221,7 @@ EXPORT int sg_node_locate(uint64_t va, int *card_out, uint64_t *offset_out)
         chunk = NULL; /* of a memfd of its own, which is no place on the card */
     int found = chunk && chunk->device != SG_ON_HOST && chunk->frame ? 0 : -EFAULT;
     if (!found) {
-        *card_out = chunk->device;
+        *card_out = sg.card[chunk->device];
         *offset_out = ((uint64_t)chunk->frame[(va - base) >> SG_PAGE_SHIFT] << SG_PAGE_SHIFT) +
                       ((va - base) & (SG_PAGE_BYTES - 1));
     }

@@ -55,14 +55,15 @@ void sg_peers_drop(struct sg_context *context)
 
 bool sg_can_reach(int from, int to)
 {
-    return sg.config.topology ? sg_node_can_reach(from, to) : sg.config.model->peer;
+    return sg.config.topology ? sg_node_can_reach(sg.card[from], sg.card[to]) : sg.config.model->peer;
 }
 
 /* Natively, and not over PCIe. */
 static bool has_atomics(int from, int to)
 {
     const struct sg_model *m = sg.config.model;
-    return m->peer && m->peer_atomics && (!sg.config.topology || sg_node_between(from, to) == SG_NEAR_NVLINK);
+    return m->peer && m->peer_atomics &&
+           (!sg.config.topology || sg_node_between(sg.card[from], sg.card[to]) == SG_NEAR_NVLINK);
 }
 
 static bool has_switches(void)
@@ -146,7 +147,7 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 /* 0 is the best: links of their own before PCIe, and PCIe before what the host has to carry. */
 static int rank(int from, int to)
 {
-    if (!sg.config.topology || sg_node_between(from, to) == SG_NEAR_NVLINK)
+    if (!sg.config.topology || sg_node_between(sg.card[from], sg.card[to]) == SG_NEAR_NVLINK)
         return 0;
     return sg_can_reach(from, to) ? 1 : 2;
 }

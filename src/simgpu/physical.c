@@ -5,6 +5,7 @@
  * costs nothing, and yet nobody ever reads zeros or old data by luck. Until then its page-table entries are marked slow.
  * Shareable chunks have a memfd of their own, since a file descriptor is what gets exported.
  */
+#include "simgpu/cards.h"
 #include "simgpu/sim.h"
 #include "simgpu/smi.h"
 
@@ -104,10 +105,10 @@ static uint32_t take_frame(struct sg_pool *pool)
 CUresult sg_vram_take(int device, uint64_t bytes)
 {
     struct sg_device *d = &sg.devices[device];
-    if (bytes > sg.config.vram_bytes - d->used_bytes)
+    if (bytes > sg.config.vram_bytes - d->used_bytes || !sg_cards_take(sg.card[device], bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     d->used_bytes += bytes;
-    sg_smi_used(device, d->used_bytes);
+    sg_smi_used(sg.card[device], d->used_bytes);
     if (d->used_bytes > d->peak_bytes)
         d->peak_bytes = d->used_bytes;
     return CUDA_SUCCESS;
@@ -116,7 +117,8 @@ CUresult sg_vram_take(int device, uint64_t bytes)
 void sg_vram_give(int device, uint64_t bytes)
 {
     sg.devices[device].used_bytes -= bytes;
-    sg_smi_used(device, sg.devices[device].used_bytes);
+    sg_cards_give(sg.card[device], bytes);
+    sg_smi_used(sg.card[device], sg.devices[device].used_bytes);
 }
 
 static CUresult charge(int device, uint64_t bytes)
@@ -143,7 +145,7 @@ static CUresult make_shareable(struct sg_chunk *chunk)
 {
     char name[64]; /* tells an importer in another process what it gets */
     struct stat st;
-    snprintf(name, sizeof name, "simgpu-chunk:%d", chunk->device);
+    snprintf(name, sizeof name, "simgpu-chunk:%d", chunk->device == SG_ON_HOST ? SG_ON_HOST : sg.card[chunk->device]);
     chunk->fd = memfd_create(name, MFD_CLOEXEC);
     if (chunk->fd < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;

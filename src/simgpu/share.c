@@ -18,9 +18,9 @@ bool sg_file_is_ours(int fd, const char *prefix, int *device_out)
     int length = snprintf(start, sizeof start, "/memfd:%s:", prefix);
     if (readlink(link, name, sizeof name - 1) < 0 || strncmp(name, start, (size_t)length) != 0)
         return false;
-    long device = strtol(name + length, NULL, 10);
-    *device_out = (int)device;
-    return device >= SG_ON_HOST && device < sg.device_count;
+    long card = strtol(name + length, NULL, 10);
+    *device_out = card == SG_ON_HOST ? SG_ON_HOST : sg_device_of((int)card);
+    return card == SG_ON_HOST || *device_out >= 0;
 }
 
 int sg_file_of_process(int pid, int fd, uint64_t inode)
@@ -175,7 +175,7 @@ CUresult sg_mempool_make_shareable(struct sg_mempool *pool)
     pool->runs = calloc(1, sizeof *pool->runs);
     if (!pool->runs)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    snprintf(name, sizeof name, "simgpu-pool:%d", pool->device);
+    snprintf(name, sizeof name, "simgpu-pool:%d", pool->device == SG_ON_HOST ? SG_ON_HOST : sg.card[pool->device]);
     CUresult r = sg_runs_init(pool->runs, pool->device, room_of(pool), name);
     if (!r && fstat(pool->runs->pool.fd, &st))
         r = CUDA_ERROR_OPERATING_SYSTEM;

@@ -104,6 +104,7 @@ struct sg_config {
     int log_level;       /* SIMGPU_LOG: 0 off, 1 error, 2 warn (default), 3 info */
     char report[4096];   /* SIMGPU_REPORT, %p expanded when written; "" = none */
     char timeline[4096]; /* SIMGPU_TIMELINE, likewise */
+    char cards[4096];    /* SIMGPU_CARDS: see cards.h; "" = none */
     struct sg_fail *fails;
     size_t fail_count;
 };
@@ -112,7 +113,14 @@ struct sg_config {
 CUresult sg_config_read(struct sg_config *config_out);
 /* The same into sg.config, by whichever of CUDA and NVML is first; with sg.lock held. */
 CUresult sg_config_once(void);
-void sg_device_uuid(int device, uint8_t *bytes); /* 16 of them */
+void sg_device_uuid(int card, uint8_t *bytes); /* 16 of them */
+/*
+ * The cards of a machine of so many that a list as in CUDA_VISIBLE_DEVICES names, in its order (NULL: all); how many. Devices are
+ * what a process sees, and everything here counts by them; cards are the machine's, and what the node, NVML and other processes count
+ * by: sg.card[] leads from one to the other, sg_device_of back (-1: not visible here).
+ */
+int sg_visible_read(const char *list, int cards, int card_out[]);
+int sg_device_of(int card);
 /* The injected error that this call of `function` is to return, or CUDA_SUCCESS. Thread-safe. */
 CUresult sg_fail_check(const char *function);
 
@@ -629,6 +637,7 @@ struct sg {
     uint64_t pid;
     struct sg_device devices[SG_MAX_DEVICES];
     int device_count;
+    int card[SG_MAX_DEVICES]; /* of each device: where it is in the machine, and what other processes call it */
     struct sg_pool host_pool;
     uint64_t host_used_bytes, host_peak_bytes;
     int numa_nodes;

@@ -6,6 +6,7 @@
  */
 #include "simgpu/smi.h"
 
+#include "simgpu/cards.h"
 #include "simgpu/fabric.h"
 #include "simgpu/sim.h"
 
@@ -158,9 +159,10 @@ static uint64_t used_of(int card)
 {
     struct sg_smi_process all[64];
     uint64_t sum = 0;
-    if (atomic_load(&sg.ready)) {
+    int device = atomic_load(&sg.ready) ? sg_device_of(card) : -1;
+    if (device >= 0) {
         pthread_mutex_lock(&sg.lock);
-        sum = sg.devices[card].used_bytes;
+        sum = sg.devices[device].used_bytes + sg_cards_others(card);
         pthread_mutex_unlock(&sg.lock);
         return sum;
     }

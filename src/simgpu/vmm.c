@@ -3,6 +3,7 @@
  * unmap under unfinished work is counted and reported.
  */
 #include "simgpu/check.h"
+#include "simgpu/share.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -412,13 +413,8 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
  * an account of its own. */
 static CUresult import_foreign(int fd, const struct stat *st, struct sg_chunk **chunk_out)
 {
-    static const char prefix[] = "/memfd:simgpu-chunk:";
-    char link[64], name[64] = "";
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    if (readlink(link, name, sizeof name - 1) < 0 || strncmp(name, prefix, sizeof prefix - 1) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    int device = (int)strtol(name + sizeof prefix - 1, NULL, 10);
-    if (device < SG_ON_HOST || device >= sg.device_count || !granular((uint64_t)st->st_size))
+    int device;
+    if (!sg_file_is_ours(fd, "simgpu-chunk", &device) || !granular((uint64_t)st->st_size))
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_chunk *chunk;
     CUresult r = sg_chunk_create(device, (size_t)st->st_size >> SG_PAGE_SHIFT, true, &chunk);

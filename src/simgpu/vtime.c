@@ -205,8 +205,8 @@ static void peers_of_kernel(struct sg_op *op, const struct ptx_counters *n)
     named = named ? named : reachable;
     count = __builtin_popcount(named);
     for (int i = 0; i < sg.device_count; i++)
-        if (named >> i & 1 &&
-            sg_node_kernel(device, i, in / (unsigned)count, out / (unsigned)count, op->seq, &op->vop->usage))
+        if (named >> i & 1 && sg_node_kernel(sg.card[device], sg.card[i], in / (unsigned)count, out / (unsigned)count,
+                                             op->seq, &op->vop->usage))
             sg_linkfault_kernel(op, i);
 }
 
@@ -227,7 +227,7 @@ void sg_time_moved(struct sg_op *op, struct sg_moved *moved)
     }
     v->usage = moved->usage;
     if (sg.config.topology && op->kind == SG_OP_COPY)
-        sg_node_host(v->device, moved->bytes[SG_H2D], moved->bytes[SG_D2H], &v->usage);
+        sg_node_host(sg.card[v->device], moved->bytes[SG_H2D], moved->bytes[SG_D2H], &v->usage);
     v->ran = true;
     memcpy(v->bytes, moved->bytes, sizeof v->bytes);
     if (op->kind == SG_OP_COPY && moved->bytes[SG_P2P] && op->copy.src_device != SG_ON_HOST)

@@ -1,5 +1,6 @@
 #include "residency/context.h"
 #include "hr_hooks.h"
+#include "residency/access.h"
 #include "residency/gone.h"
 #include "residency/gpu.h"
 #include "residency/lend.h"
@@ -16,30 +17,68 @@ static CUresult made(CUresult r)
     return r;
 }
 
+/*
+ * A context takes VRAM, of which the job's other contexts on the GPU may have left none: then some of it is moved out. Whether the
+ * call should be made again; *held_out is to be let go afterwards.
+ */
+static bool make_room(CUdevice device, CUresult r, size_t *held_out)
+{
+    int gpu = r == CUDA_ERROR_OUT_OF_MEMORY ? hr_gpu_of_device(device) : -1;
+    struct hr_context *context = gpu >= 0 ? hr_context_of_gpu((unsigned)gpu) : NULL;
+    bool pushed;
+    if (!context || hr_context_enter(context, &pushed) != CUDA_SUCCESS)
+        return false;
+    *held_out = hr_gpu_context_bytes((unsigned)gpu);
+    hr_gpu_hold((unsigned)gpu, *held_out, true);
+    hr_access_release_vram(hr_thread_self(), (unsigned)gpu, *held_out);
+    hr_context_leave(pushed);
+    return true;
+}
+
+/* r = real(...) once, and again where room could be made. */
+#define CREATE(r, device, real, ...)                                                                                   \
+    CUresult r = hr_drv.real(__VA_ARGS__);                                                                             \
+    size_t held_bytes = 0;                                                                                             \
+    if (make_room(device, r, &held_bytes)) {                                                                           \
+        r = hr_drv.real(__VA_ARGS__);                                                                                  \
+        hr_gpu_hold((unsigned)hr_gpu_of_device(device), held_bytes, false);                                            \
+    }
+
 HR_HOOK(cuCtxCreate)(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     HR_PASS(cuCtxCreate, pctx, flags, dev);
     HR_INSIDE();
-    return made(hr_drv.cuCtxCreate(pctx, flags, dev));
+    CREATE(r, dev, cuCtxCreate, pctx, flags, dev);
+    return made(r);
 }
 HR_HOOK(cuCtxCreate_v2)(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     HR_PASS(cuCtxCreate_v2, pctx, flags, dev);
     HR_INSIDE();
-    return made(hr_drv.cuCtxCreate_v2(pctx, flags, dev));
+    CREATE(r, dev, cuCtxCreate_v2, pctx, flags, dev);
+    return made(r);
 }
 HR_HOOK(cuCtxCreate_v3)
 (CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev)
 {
     HR_PASS(cuCtxCreate_v3, pctx, paramsArray, numParams, flags, dev);
     HR_INSIDE();
-    return made(hr_drv.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev));
+    CREATE(r, dev, cuCtxCreate_v3, pctx, paramsArray, numParams, flags, dev);
+    return made(r);
 }
 HR_HOOK(cuCtxCreate_v4)(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
 {
     HR_PASS(cuCtxCreate_v4, pctx, ctxCreateParams, flags, dev);
     HR_INSIDE();
-    return made(hr_drv.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev));
+    CREATE(r, dev, cuCtxCreate_v4, pctx, ctxCreateParams, flags, dev);
+    return made(r);
+}
+HR_HOOK(cuDevicePrimaryCtxRetain)(CUcontext *pctx, CUdevice dev)
+{
+    HR_PASS(cuDevicePrimaryCtxRetain, pctx, dev);
+    HR_INSIDE();
+    CREATE(r, dev, cuDevicePrimaryCtxRetain, pctx, dev);
+    return r; /* it is registered when it is first seen current */
 }
 
 HR_HOOK(cuCtxDestroy_v2)(CUcontext ctx)

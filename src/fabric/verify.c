@@ -64,6 +64,21 @@ void hr_verify_use_command(const char *path)
     snprintf(named_command, sizeof named_command, "%s", path);
 }
 
+#define DEVICES "CUDA_VISIBLE_DEVICES="
+static struct {
+    bool kept, set;
+    char entry[4096];
+} devices;
+
+void hr_verify_keep_devices(void)
+{
+    const char *now = getenv("CUDA_VISIBLE_DEVICES");
+
+    devices.set = now != NULL;
+    int n = snprintf(devices.entry, sizeof devices.entry, DEVICES "%s", now ? now : "");
+    devices.kept = n > 0 && (size_t)n < sizeof devices.entry;
+}
+
 /* ---- the command ---- */
 
 /* Beside this library in a build folder; else where meson installs it, seen from the library's folder, or absolute. */
@@ -98,10 +113,10 @@ static bool is_the_jobs(const char *entry)
         if (strncmp(entry, jobs[i], strlen(jobs[i])) == 0)
             return true;
     }
-    return false;
+    return devices.kept && strncmp(entry, DEVICES, strlen(DEVICES)) == 0;
 }
 
-/* Pointers into the process's environment, and one string of ours. */
+/* Pointers into the process's environment, and two strings of ours. */
 static char **make_environment(char *driver)
 {
     size_t count = 0, kept = 0;
@@ -113,6 +128,8 @@ static char **make_environment(char *driver)
         if (!is_the_jobs(environ[i]))
             list[kept++] = environ[i];
     }
+    if (list && devices.kept && devices.set)
+        list[kept++] = devices.entry;
     if (list)
         list[kept] = driver;
     return list;

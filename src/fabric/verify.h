@@ -28,4 +28,10 @@ void hr_verify_describe(const struct hr_discovery *discovery, uint32_t from, uin
 /* The command to start in place of the one that is found; the command itself says so. Before hr_verify, and not afterwards. */
 void hr_verify_use_command(const char *path);
 
+/*
+ * Keeps what CUDA_VISIBLE_DEVICES says now, for the process that makes the copies: jobs change it once their driver has started, and then
+ * that one would not see the same GPUs. Once, before hr_verify; where it is not called the variable counts as it is then. Locks: none.
+ */
+void hr_verify_keep_devices(void);
+
 #endif

@@ -1,4 +1,5 @@
 #include "base/log.h"
+#include "fabric/verify.h"
 #include "residency/gpu.h"
 #include "residency/quarantine.h"
 #include "shim/gate.h"
@@ -8,6 +9,7 @@
 
 CUresult hr_core_init(void)
 {
+    hr_verify_keep_devices();
     hr_gate_init();
     hr_space_set_dropper(hr_quarantine_drop);
     CUresult r = hr_gpu_start();

@@ -70,6 +70,11 @@ static size_t assumed_overhead_bytes(const struct gpu *g)
     return assumed > ((size_t)1 << 30) ? (size_t)1 << 30 : assumed;
 }
 
+size_t hr_gpu_context_bytes(unsigned gpu)
+{
+    return assumed_overhead_bytes(&gpus[gpu]);
+}
+
 static size_t limit_chunks(const struct gpu *g)
 {
     size_t taken = g->overhead_bytes + spare_bytes(g);

@@ -25,6 +25,8 @@ void hr_gpu_context_made(unsigned gpu);
  * threads take meanwhile; 0 = the driver cannot tell) before, and after it the difference is charged (bytes may have been freed: then the limit rises again).
  */
 size_t hr_gpu_free_beside_ours(unsigned gpu);
+/* What one more context may take, at most. */
+size_t hr_gpu_context_bytes(unsigned gpu);
 /* Keeps so much VRAM out of our use (hold), until it is let go: what is moved out meanwhile goes back to the driver, and no
  * other thread takes it. */
 void hr_gpu_hold(unsigned gpu, size_t bytes, bool hold);

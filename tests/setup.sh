@@ -56,6 +56,9 @@ has_libc() {
     gcc "$work/probe.c" -o "$work/probe" -lpthread -lm >/dev/null 2>&1
 }
 
+# A library that the loader would preload, as tests do with other people's allocators.
+has_preload() { [ -z "$(LD_PRELOAD=$1 /bin/sh -c : 2>&1)" ]; }
+
 # The first of the named packages that apt knows; the first of all if apt knows none.
 known_package() {
     for name in "$@"; do
@@ -99,6 +102,10 @@ find_missing() {
         have clang-tidy || missing+=(clang-tidy)
         have clang-format || missing+=(clang-format)
         has_sanitizers || missing+=("$(known_package libclang-rt-dev libclang-rt-14-dev libclang-common-14-dev)")
+        has_preload libjemalloc.so.2 || missing+=(libjemalloc2)
+        has_preload libtcmalloc_minimal.so.4 || missing+=("$(known_package libtcmalloc-minimal4 libtcmalloc-minimal4t64)")
+        have g++ || missing+=(g++)
+        have gdb || missing+=(gdb)
         have llvm-symbolizer || have llvm-symbolizer-14 || missing+=(llvm)
     fi
     need_jobs=no

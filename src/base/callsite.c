@@ -22,7 +22,7 @@ static backtrace_function find_backtrace(void)
     void *function = atomic_load_explicit(&found, memory_order_acquire);
     if (function == NULL) {
         void *library = hr_loader_open("libunwind.so.8", RTLD_LOCAL | RTLD_LAZY);
-        function = library != NULL ? dlsym(library, "unw_backtrace") : NULL;
+        function = library != NULL ? hr_loader_find(library, "unw_backtrace") : NULL;
         if (function == NULL)
             function = &none;
         atomic_store_explicit(&found, function, memory_order_release);

@@ -4,6 +4,12 @@
 #ifndef HR_BASE_LOADER_H
 #define HR_BASE_LOADER_H
 
+/*
+ * As dlsym of the C library, also where a tool has put another one in its place: what this library looks up is for itself, and a tool that
+ * hands out functions of its own would be called by us, and we by it. Locks: the loader's.
+ */
+void *hr_loader_find(void *handle, const char *name);
+
 /* As dlopen of the C library. Never led to this library. NULL with dlerror() set on failure. Locks: the loader's. */
 void *hr_loader_open(const char *path, int mode);
 

@@ -162,8 +162,8 @@ static bool try_candidate(const char *path, void *arg)
         hr_log(HR_LOG_DEBUG, "not the driver: %s", dlerror());
         return false;
     }
-    void *init = dlsym(handle, "cuInit");
-    if (init == NULL || is_ours(init) || dlsym(handle, "headroom_version") != NULL) {
+    void *init = hr_loader_find(handle, "cuInit");
+    if (init == NULL || is_ours(init) || hr_loader_find(handle, "headroom_version") != NULL) {
         hr_log(HR_LOG_DEBUG, "not the driver: %s is %s", path, init == NULL ? "no libcuda" : "headroom");
         dlclose(handle);
         return false;
@@ -176,7 +176,7 @@ static bool try_candidate(const char *path, void *arg)
 static void bind_all(void *handle)
 {
     for (int fn = 0; fn < HR_FN_COUNT; fn++) {
-        void *address = dlsym(handle, hr_driver_name(fn));
+        void *address = hr_loader_find(handle, hr_driver_name(fn));
         if (address == NULL || is_ours(address))
             address = (void *)hr_driver_absent;
         atomic_store_explicit(slot_of(fn), address, memory_order_relaxed);
@@ -201,7 +201,7 @@ static bool load(void)
             hr_log(HR_LOG_INFO, "no CUDA driver on this machine");
         return false;
     }
-    note_extent(dlsym(opened.handle, "cuInit"));
+    note_extent(hr_loader_find(opened.handle, "cuInit"));
     bind_all(opened.handle);
     int driver_version = 0;
     if (hr_drv.cuDriverGetVersion(&driver_version) == CUDA_SUCCESS)

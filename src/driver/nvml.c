@@ -16,7 +16,7 @@
 static void *open_real(const char *path)
 {
     void *library = hr_loader_open(path, RTLD_NOW | RTLD_LOCAL);
-    if (library && dlsym(library, "headroom_version")) {
+    if (library && hr_loader_find(library, "headroom_version")) {
         dlclose(library);
         return NULL;
     }

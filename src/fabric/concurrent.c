@@ -6,6 +6,8 @@
  */
 #include "fabric/route.h"
 
+#include "base/number.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -206,7 +208,7 @@ static int make_routes(struct concurrent *all, uint32_t phases, struct hr_all_to
         if (s == d)
             continue;
         for (uint32_t e = 0; e < graph->edges; e++)
-            flow[e] = llround((double)all->flow[(size_t)pair * graph->edges + e] / phases * pair_mbps);
+            flow[e] = hr_number_round((double)all->flow[(size_t)pair * graph->edges + e] / phases * pair_mbps);
         rc = hr_route_decompose(graph, s, d, flow, &out->routes[pair]);
         if (rc == 0)
             clean_pair(&out->routes[pair], pair_mbps);

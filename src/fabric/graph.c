@@ -1,7 +1,8 @@
 #include "fabric/graph.h"
 #include "fabric/route.h"
 
-#include <math.h>
+#include "base/number.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,7 +72,7 @@ static void bond(struct hr_graph *graph, const struct hr_element *element, uint3
             const struct hr_port *port = &element->ports[q];
             if (!counts(port, kinds) || port->peer != first->peer)
                 continue;
-            long long mbps = llround(port->gbps * 1000);
+            long long mbps = hr_number_round(port->gbps * 1000);
             graph->link_port[graph->links] = (uint8_t)q;
             graph->link_mbps[graph->links++] = (uint32_t)(mbps > 0 ? mbps : 1);
             edge->links++;

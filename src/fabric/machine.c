@@ -203,7 +203,7 @@ static struct said *said_of(struct hr_fabric *fabric, uint32_t from, uint32_t to
 
 static void *driver_symbol(const char *name, void *arg)
 {
-    return dlsym(arg, name);
+    return hr_loader_find(arg, name);
 }
 
 static void find_routers(struct hr_fabric *fabric)

@@ -7,6 +7,8 @@
  */
 #include "fabric/model.h"
 
+#include "base/number.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -251,7 +253,7 @@ static void share_out(struct hr_model *model)
         count_users(model);
         for (uint32_t e = 0; e < model->graph->edges; e++) {
             if (model->users[e] > 1e-12)
-                grow = fmin(grow, model->room[e] / model->users[e]);
+                grow = hr_number_min(grow, model->room[e] / model->users[e]);
         }
         for (uint32_t e = 0; e < model->graph->edges; e++)
             model->room[e] -= grow * model->users[e];
@@ -278,9 +280,9 @@ static double next_event(struct hr_model *model)
     {
         if (route->dead)
             continue;
-        next = fmin(next, lane->start_end_ns);
+        next = hr_number_min(next, lane->start_end_ns);
         if (moves(route, lane) && lane->rate > 0)
-            next = fmin(next, model->now_ns + lane->left / lane->rate);
+            next = hr_number_min(next, model->now_ns + lane->left / lane->rate);
     }
     return next;
 }
@@ -384,7 +386,8 @@ int hr_model_busy_ns(const struct hr_model *model, const struct hr_routes *route
         busy_ns_out[i] = 0;
         for (uint32_t k = 0; k < routes->path[i].load_count; k++) {
             uint32_t edge = routes->path[i].load[k].edge;
-            busy_ns_out[i] = fmax(busy_ns_out[i], bytes[edge] / ((double)model->graph->edge[edge].mbps / 1000));
+            busy_ns_out[i] =
+                hr_number_max(busy_ns_out[i], bytes[edge] / ((double)model->graph->edge[edge].mbps / 1000));
         }
     }
     free(bytes);

@@ -4,6 +4,7 @@
  */
 #include "fabric/nvml.h"
 
+#include "base/loader.h"
 #include "base/log.h"
 #include "driver/nvml.h"
 #include "fabric/rates.h"
@@ -72,7 +73,7 @@ static void find(void)
     }
     usable = true;
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        void *address = dlsym(library, functions[i].name);
+        void *address = hr_loader_find(library, functions[i].name);
         memcpy(functions[i].field, &address, sizeof address);
         usable = usable && (address || !functions[i].needed);
     }

@@ -30,7 +30,7 @@ static const char *const states[] = {"unproven", "good", "corrupts", "hangs", "f
 static bool is_simulated(void)
 {
     void *driver = hr_loader_open(hr_driver_path(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-    bool simulated = driver && dlsym(driver, "sg_node_version");
+    bool simulated = driver && hr_loader_find(driver, "sg_node_version");
 
     if (driver)
         dlclose(driver);

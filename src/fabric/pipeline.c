@@ -4,6 +4,8 @@
  */
 #include "fabric/pipeline.h"
 
+#include "base/number.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -41,7 +43,8 @@ double hr_pipeline_path_ns(double gbps, uint32_t legs, double latency_ns, double
                            const struct hr_pipeline_costs *given)
 {
     struct hr_pipeline_costs costs = hr_pipeline_costs_of(given);
-    double chunk = fmin(best_chunk(gbps, legs, bytes, &costs), bytes), count = fmax(bytes / fmax(chunk, 1), 1);
+    double chunk = hr_number_min(best_chunk(gbps, legs, bytes, &costs), bytes),
+           count = hr_number_max(bytes / hr_number_max(chunk, 1), 1);
     double each = chunk / gbps, starts = costs.no_overlap ? count : 1;
 
     return latency_ns + bytes / gbps + starts * costs.start_ns + (legs - 1) * (each + costs.start_ns);
@@ -77,7 +80,7 @@ static uint64_t whole_share(double share, const struct hr_pipeline_costs *costs)
 {
     if (!costs->even_chunk_bytes)
         return (uint64_t)share / GRANULE * GRANULE;
-    return (uint64_t)llround(share / (double)costs->even_chunk_bytes) * costs->even_chunk_bytes;
+    return (uint64_t)hr_number_round(share / (double)costs->even_chunk_bytes) * costs->even_chunk_bytes;
 }
 
 /* Shares with which all paths end together; those that would get less than a granule get nothing. When they end. */
@@ -125,18 +128,19 @@ static void choose_chunks(struct hr_plan *plan, double coarse, const struct hr_p
     for (uint32_t i = 0; i < plan->path_count; i++) {
         struct hr_plan_path *path = &plan->path[i];
         double chunk = coarse * best_chunk(path->gbps, path->legs, (double)path->bytes, costs);
-        double count = ceil((double)path->bytes / fmax(chunk, GRANULE));
+        double count = ceil((double)path->bytes / hr_number_max(chunk, GRANULE));
         double at_least = ceil((double)path->bytes / (double)costs->most_chunk_bytes);
         if (path->legs ==
             1) { /* cut for the sake of failures and of the balance between paths, as if there was a relay */
             double relayed = coarse * best_chunk(path->gbps, 2, (double)path->bytes, costs);
-            at_least = fmax(at_least, ceil((double)path->bytes / fmax(relayed, GRANULE)));
+            at_least = hr_number_max(at_least, ceil((double)path->bytes / hr_number_max(relayed, GRANULE)));
             if (costs->no_overlap)
-                at_least = fmin(at_least, floor((double)path->bytes / path->gbps * CUT_COST / costs->start_ns));
+                at_least =
+                    hr_number_min(at_least, floor((double)path->bytes / path->gbps * CUT_COST / costs->start_ns));
             if (plan->path_count == 1)
                 at_least = 1;
         }
-        count = fmin(fmax(fmax(count, at_least), 1), MAX_CHUNKS);
+        count = hr_number_min(hr_number_max(hr_number_max(count, at_least), 1), MAX_CHUNKS);
         uint64_t bytes = (uint64_t)ceil((double)path->bytes / count);
         path->chunk_bytes = (bytes + GRANULE - 1) / GRANULE * GRANULE;
         if (costs->even_chunk_bytes)
@@ -242,9 +246,9 @@ static void predict(struct hr_plan *plan, const struct hr_pipeline_costs *costs)
         double starts = costs->no_overlap ? path->chunks : 1;
         double ns = path->busy_ns + path->latency_ns + (double)path->bytes / path->gbps + starts * costs->start_ns +
                     (path->legs - 1) * (chunk / path->gbps + costs->start_ns);
-        plan->predicted_ns = fmax(plan->predicted_ns, ns);
+        plan->predicted_ns = hr_number_max(plan->predicted_ns, ns);
     }
-    plan->predicted_ns = fmax(plan->predicted_ns, issue_ns(plan, costs));
+    plan->predicted_ns = hr_number_max(plan->predicted_ns, issue_ns(plan, costs));
 }
 
 int hr_pipeline_plan(const struct hr_routes *routes, const struct hr_part *extents, uint32_t extent_count,

@@ -1,5 +1,7 @@
 #include "fabric/probe.h"
 
+#include "base/number.h"
+
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -78,7 +80,7 @@ int hr_probe_choose(struct hr_probe *probe, uint32_t allowed)
 static double blend(const struct hr_probe *probe, const struct hr_probe_port *port, double average, double sample)
 {
     /* The first samples count in full, so that a single odd one at the start is soon forgotten. */
-    double gain = fmax(probe->settings.gain, 1.0 / (double)(port->samples + 1));
+    double gain = hr_number_max(probe->settings.gain, 1.0 / (double)(port->samples + 1));
 
     return average + gain * (sample - average);
 }
@@ -101,7 +103,7 @@ void hr_probe_note(struct hr_probe *probe, uint32_t port, uint64_t bytes, double
 
     if (!one->up || bytes == 0 || !(round_trip_ns >= 0) || !(elapsed_ns > 0))
         return;
-    double moving_ns = fmax(elapsed_ns - round_trip_ns, elapsed_ns * 1e-3); /* a small one is over at once */
+    double moving_ns = hr_number_max(elapsed_ns - round_trip_ns, elapsed_ns * 1e-3); /* a small one is over at once */
     double gbps = (double)bytes / moving_ns;
     one->round_trip_ns = blend(probe, one, one->round_trip_ns, round_trip_ns);
     one->gbps = blend(probe, one, one->gbps, gbps);

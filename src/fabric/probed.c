@@ -6,8 +6,9 @@
 
 #include "fabric/pipeline.h"
 
+#include "base/number.h"
+
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -176,7 +177,7 @@ static double rate_of(const struct hr_path *path, const struct hr_probed_sample 
 {
     struct hr_pipeline_costs costs = hr_pipeline_costs_of(NULL);
     double fixed_ns = path->latency_ns + sample->legs * costs.start_ns;
-    double moving_ns = fmax(sample->elapsed_ns - fixed_ns, sample->elapsed_ns * 0.1);
+    double moving_ns = hr_number_max(sample->elapsed_ns - fixed_ns, sample->elapsed_ns * 0.1);
     uint64_t piece = sample->chunk_bytes < sample->bytes ? sample->chunk_bytes : sample->bytes;
 
     return ((double)sample->bytes + (double)(sample->legs - 1) * (double)piece) / moving_ns;

@@ -11,6 +11,8 @@
  */
 #include "fabric/tables.h"
 
+#include "base/number.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -80,7 +82,7 @@ static bool make_classes(struct search *search)
         step = sqrt(
             step); /* the root of the whole ratio that gives MAX_CLASSES steps; no pow, whose symbol is a new one */
     if (distinct > MAX_CLASSES)
-        ratio = fmax(ratio, step);
+        ratio = hr_number_max(ratio, step);
     for (uint32_t i = 0; i < distinct; i++) {
         if (search->classes == 0 || ((double)value[i] >= low * ratio && search->classes < MAX_CLASSES)) {
             search->class_mbps[search->classes++] = value[i];

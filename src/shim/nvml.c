@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <stddef.h>
 
+#include "base/loader.h"
 #include "driver/nvml.h"
 
 #define LIBRARY_NOT_FOUND 12
@@ -45,7 +46,7 @@ void hr_nvml_load(void)
 {
     void *library = hr_nvml_library();
     for (unsigned fn = 0; fn < HR_NVML_COUNT; fn++) { /* several threads store the same */
-        void *address = library ? dlsym(library, (const char *)&names + name_offset[fn]) : NULL;
+        void *address = library ? hr_loader_find(library, (const char *)&names + name_offset[fn]) : NULL;
         if (!address)
             address = library                         ? (void *)absent
                       : fn == HR_NVML_nvmlErrorString ? (void *)no_library_string

@@ -43,13 +43,15 @@ static size_t read_number(const char *dir, const char *file, size_t otherwise)
 /* Limit minus usage of a folder of the memory controller, version 2 or 1; SIZE_MAX = no limit there. */
 static size_t left_in_group(const char *dir)
 {
-    size_t limit = read_number(dir, "memory.max", SIZE_MAX), used = read_number(dir, "memory.current", 0);
+    const char *usage = "memory.current";
+    size_t limit = read_number(dir, "memory.max", SIZE_MAX);
     if (limit == SIZE_MAX) {
         limit = read_number(dir, "memory.limit_in_bytes", SIZE_MAX);
-        used = read_number(dir, "memory.usage_in_bytes", 0);
+        usage = "memory.usage_in_bytes";
     }
-    if (limit == SIZE_MAX || limit > SIZE_MAX / 4)
+    if (limit > SIZE_MAX / 4)
         return SIZE_MAX;
+    size_t used = read_number(dir, usage, 0);
     return limit > used ? limit - used : 0;
 }
 

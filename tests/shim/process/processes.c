@@ -12,8 +12,6 @@
 
 #define CHILDREN 4
 
-extern char **environ;
-
 static void await(pid_t child)
 {
     int status;

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "driver/driver.h"
 
+#define OLDEST 11040
 #define FIRST_WITH_HOST_CHUNKS 12020
 #define FIRST_WITH_PARAMETERS 12040
 #define FIRST_WITH_HOST_AS_SUCH 13000
@@ -62,15 +63,13 @@ static void tell_version(void)
 {
     const char *path = hr_driver_path();
     int version = hr_driver_version(), major = version / 1000, minor = version % 1000 / 10;
-    bool parameters = version >= FIRST_WITH_PARAMETERS || HR_HAS(cuFuncGetParamInfo);
-    if (version < FIRST_WITH_HOST_CHUNKS && !parameters)
-        tell(HR_DOCTOR_BAD, "driver", "a driver of CUDA 12.4 or later",
-             "%s is CUDA %d.%d: headroom stands aside with drivers before 12.2", path, major, minor);
-    else if (!parameters)
+    if (version < OLDEST)
+        tell(HR_DOCTOR_BAD, "driver", "a driver of CUDA 11.4 or later, best of 12.4 or later",
+             "%s is CUDA %d.%d, which headroom is not made for", path, major, minor);
+    else if (version < FIRST_WITH_PARAMETERS && !HR_HAS(cuFuncGetParamInfo))
         tell(HR_DOCTOR_NOTE, "driver", "a driver of CUDA 12.4 or later",
-             "%s is CUDA %d.%d: it does not tell the parameters of kernels, so all memory is backed before a launch, "
-             "and "
-             "used where it is",
+             "%s is CUDA %d.%d: it does not tell the parameters of kernels, which are read from the code that a job "
+             "loads",
              path, major, minor);
     else
         tell(HR_DOCTOR_OK, "driver", NULL, "%s, CUDA %d.%d", path, major, minor);

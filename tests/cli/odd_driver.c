@@ -1,6 +1,6 @@
 /*
  * A driver for the tests of `headroom doctor`: it does what TEST_ODD says when it is started, and exports a function that no driver
- * has. hang, crash, leave, broken (an error), few (a driver of CUDA 12.0 without GPUs).
+ * has. hang, crash, leave, broken (an error), few (a driver of CUDA 11.2 without GPUs).
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ int cuInit(unsigned flags)
 
 int cuDriverGetVersion(int *version)
 {
-    *version = is("few") ? 12000 : 12080;
+    *version = is("few") ? 11020 : 12080;
     return 0;
 }
 

@@ -138,7 +138,7 @@ static void unwinding(const char *host, const char *library, const char *headroo
         e[p] = median(exception_us[p], UNWIND_ROUNDS);
         c[p] = median(cancel_us[p], UNWIND_ROUNDS);
     }
-    printf("\nC++ in a host of C, microseconds each (median of %d runs)\n", UNWIND_ROUNDS);
+    printf("\nC++ in a host of C, microseconds of CPU time each (median of %d runs)\n", UNWIND_ROUNDS);
     printf("%-22s %10s %10s %10s\n", "", "alone", "headroom", "ratio");
     printf("%-22s %10.3f %10.3f %10.3f\n", "exception, ten frames", e[0], e[1], e[1] / e[0]);
     printf("%-22s %10.3f %10.3f %10.3f\n", "cancelled thread", c[0], c[1], c[1] / c[0]);

@@ -201,7 +201,6 @@ static void same_devices(const char *visible, const char *more)
 Test(processes, visible_devices_are_the_ones_that_are_named_in_their_order)
 {
     same_devices("3,0", NULL);
-    same_devices("7,2,4", NULL);
     same_devices("1,-1,2", NULL);
     same_devices("5,NoDevFiles", NULL);
 }
@@ -218,8 +217,7 @@ Test(processes, no_visible_devices_are_no_devices)
 /* Ways between GPUs are tried by a process of its own, which has to see the same ones. */
 Test(processes, a_list_of_devices_that_is_changed_after_cuinit_counts_for_nobody)
 {
-    same_devices("3,0,1", "TEST_LATER=5");
-    same_devices("3,0,1", "TEST_LATER=");
+    same_devices("3,0", "TEST_LATER=5");
 }
 
 /* ---- one card for two processes ---- */

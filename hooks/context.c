@@ -5,6 +5,7 @@
 #include "residency/gpu.h"
 #include "residency/lend.h"
 #include "residency/quarantine.h"
+#include "residency/shelf.h"
 #include "residency/transfer.h"
 #include "shim/shim.h"
 
@@ -110,8 +111,10 @@ HR_HOOK(cuGreenCtxDestroy)(CUgreenCtx hCtx)
     CUcontext context = NULL;
     bool known = hr_drv.cuCtxFromGreenCtx(&context, hCtx) == CUDA_SUCCESS;
     CUresult r = hr_drv.cuGreenCtxDestroy(hCtx);
-    if (r == CUDA_SUCCESS && known)
+    if (r == CUDA_SUCCESS && known) {
         hr_context_forget(context);
+        hr_shelf_context_gone(hr_thread_self(), context);
+    }
     return r;
 }
 
@@ -148,8 +151,13 @@ HR_HOOK(cuDevicePrimaryCtxRelease)(CUdevice dev)
 static CUresult synchronized(CUcontext handle, uint64_t drain, CUresult r)
 {
     r = hr_transfer_settle(r);
-    if (r == CUDA_SUCCESS && hr_quarantine_any() && hr_context_rested(handle, drain))
-        hr_quarantine_release(hr_thread_self());
+    struct hr_thread *t = hr_thread_self();
+    if (r == CUDA_SUCCESS && t && (hr_quarantine_any() || hr_shelf_any()) && hr_context_rested(handle, drain)) {
+        hr_shelf_sweep(t);
+        hr_quarantine_release(t);
+    } else if (r == CUDA_SUCCESS && t) {
+        hr_shelf_ask(t); /* more than one context: what of this one is over can be told from its streams */
+    }
     if (hr_lend_wanted())
         hr_lend_settle();
     return r;

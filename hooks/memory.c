@@ -1,37 +1,13 @@
-#include "base/log.h"
 #include "hr_hooks.h"
-#include "residency/access.h"
+#include "residency/alloc.h"
 #include "residency/context.h"
+#include "residency/pool.h"
 #include "residency/quarantine.h"
 #include "shim/shim.h"
-#include "stats/stats.h"
-#include "tier/tier.h"
-
-#include <stdio.h>
 
 /* Allocation and free. No driver call on the common path: an allocation takes addresses and a commit charge. */
 
 #define PITCH_ALIGN 512
-
-/* The ledger is full: what quarantine holds counts as free once the work before its free is done. */
-static CUresult alloc_after_settling(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *p)
-{
-    hr_space_flush_thread(t);
-    CUresult r = hr_space_alloc(t, gpu, ctx, bytes, p);
-    for (struct hr_room_wait wait = {.charge_bytes = bytes};
-         r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, gpu, &wait);)
-        r = hr_space_alloc(t, gpu, ctx, bytes, p); /* the real cuMemFree would have waited, too */
-    if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-        char text[160];
-        snprintf(text, sizeof text,
-                 "an allocation of %zu bytes on GPU %u does not fit: its window is full, or nothing could back it",
-                 bytes, gpu);
-        hr_stat_add(t, HR_STAT_ooms, 1);
-        hr_log(HR_LOG_INFO, "%s", text);
-        hr_stats_event("oom", text);
-    }
-    return r;
-}
 
 /* The driver's own words where no context can be used: none is current, or it was reset. */
 static CUresult why_no_context(void)
@@ -46,36 +22,13 @@ static CUresult allocate(CUdeviceptr *address_out, size_t bytes, void *return_pc
     HR_INSIDE();
     struct hr_thread *t = hr_thread_self();
     struct hr_context *context = hr_context_current();
-    CUdeviceptr address = 0;
     if (!context)
         return why_no_context();
     if (!t)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (!address_out || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    /* Where host memory cannot be mapped a launch needs all of an allocation in VRAM: this one could never be used. */
-    size_t vram_bytes = hr_tier_vram_limit(context->gpu) << hr_space.chunk_shift;
-    if (__builtin_expect(bytes > vram_bytes, 0) && !hr_tier_host_mappable(context->gpu))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult r = hr_space_alloc(t, context->gpu, context->handle, bytes, &address);
-    if (__builtin_expect(r == CUDA_ERROR_OUT_OF_MEMORY, 0))
-        r = alloc_after_settling(t, context->gpu, context->handle, bytes, &address);
-    if (r == CUDA_SUCCESS)
-        r = hr_access_allocated(t, address);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct hr_site *site = hr_site_sample(t, bytes, return_pc);
-    if (site) {
-        struct hr_extent *e = hr_space_extent(address);
-        if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_LARGE)
-            e->site = site;
-        else
-            hr_space_note_site(e, address, hr_site_number(site));
-    }
-    hr_stat_add(t, HR_STAT_allocations, 1);
-    hr_stat_add(t, HR_STAT_allocated_bytes, bytes);
-    *address_out = address;
-    return CUDA_SUCCESS;
+    return hr_alloc_window(t, context->gpu, context->handle, bytes, return_pc, address_out);
 }
 
 HR_HOOK(cuMemAlloc_v2)(CUdeviceptr *dptr, size_t bytesize)
@@ -117,13 +70,11 @@ HR_HOOK(cuMemFree_v2)(CUdeviceptr dptr)
     if (retired == HR_RETIRE_INVALID)
         return CUDA_ERROR_INVALID_VALUE;
     struct hr_thread *t = hr_thread_self();
-    hr_stat_add(t, HR_STAT_frees, 1);
-    hr_stat_add(t, HR_STAT_freed_bytes, bytes);
-    if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_LARGE)
-        hr_site_freed(atomic_exchange(&e->site, NULL), bytes);
-    else
-        hr_site_freed(hr_site_numbered(hr_space_forget_site(e, dptr)), bytes);
-    if (retired == HR_RETIRE_UNTOUCHED)
+    hr_alloc_retired(t, e, dptr, bytes);
+    struct hr_pool *pool = hr_pool_of_owner(e->ctx);
+    if (pool) /* nothing is waited for here: the job says that it is not in use */
+        hr_pool_free(t, pool, NULL, e, dptr, bytes, retired == HR_RETIRE_TOUCHED);
+    else if (retired == HR_RETIRE_UNTOUCHED)
         hr_quarantine_release_one(t, dptr);
     else
         hr_quarantine_add(t, dptr);

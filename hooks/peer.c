@@ -1,3 +1,5 @@
+#include "peer.h"
+
 #include "fabric/machine.h"
 #include "hr_hooks.h"
 #include "residency/fixed.h"
@@ -20,6 +22,11 @@ static bool are_peers(CUdevice a, CUdevice b)
     if (!reachable) /* kernels that do not ask are served by host memory */
         hr_fixed_bar((unsigned)gpu_a, (unsigned)gpu_b);
     return reachable;
+}
+
+bool hr_peer_usable(CUdevice a, CUdevice b)
+{
+    return a == b || are_peers(a, b);
 }
 
 HR_HOOK(cuDeviceCanAccessPeer)(int *canAccessPeer, CUdevice dev, CUdevice peerDev)

@@ -3,6 +3,7 @@
 #include "residency/fixed.h"
 #include "residency/gpu.h"
 #include "residency/peers.h"
+#include "residency/pool.h"
 #include "shim/shim.h"
 #include "space/space.h"
 
@@ -16,15 +17,19 @@ static unsigned access_flags(const struct hr_allocation *a)
 {
     HR_INSIDE();
     const struct hr_context *context = hr_context_current();
-    return !context || hr_peers_reach(context->gpu, a->gpu) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                                            : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    const struct hr_pool *pool = hr_pool_of_owner(a->ctx);
+    if (pool && context)
+        return atomic_load(&pool->access[context->gpu]);
+    return !context || hr_peers_enabled_by_contexts(context->gpu, a->gpu) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                                          : CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
 /* One attribute of one allocation. NOT_SUPPORTED: this attribute is none that cuMemAlloc memory has. */
 static CUresult answer(const struct hr_allocation *a, CUdeviceptr ptr, CUpointer_attribute attribute, void *data)
 {
+    const struct hr_pool *pool = hr_pool_of_owner(a->ctx);
     switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = a->ctx; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = pool ? NULL : a->ctx; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(CUmemorytype *)data = CU_MEMORYTYPE_DEVICE; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = ptr; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -43,7 +48,9 @@ static CUresult answer(const struct hr_allocation *a, CUdeviceptr ptr, CUpointer
     case CU_POINTER_ATTRIBUTE_MAPPED: *(int *)data = 1; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(unsigned long long *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: *(unsigned int *)data = access_flags(a); return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)data = NULL; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(CUmemoryPool *)data = pool ? atomic_load(&pool->handle) : NULL;
+        return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(unsigned long long *)data = a->id; return CUDA_SUCCESS;
     default: /* HOST_POINTER, P2P_TOKENS and what is not known here */ return CUDA_ERROR_INVALID_VALUE;
     }
@@ -93,6 +100,8 @@ HR_HOOK(cuPointerSetAttribute)(const void *value, CUpointer_attribute attribute,
         return hr_drv.cuPointerSetAttribute(value, attribute, ptr);
     if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !hr_space_find(ptr, &a))
         return CUDA_ERROR_INVALID_VALUE;
+    if (hr_pool_of_owner(a.ctx))
+        return CUDA_ERROR_NOT_SUPPORTED; /* as the driver's own pools */
     HR_INSIDE();
     if (t)
         hr_fixed_register(t, a.extent, *(const int *)value != 0);

@@ -2,6 +2,7 @@
 #include "residency/context.h"
 #include "residency/lend.h"
 #include "residency/quarantine.h"
+#include "residency/shelf.h"
 #include "residency/transfer.h"
 #include "shim/shim.h"
 
@@ -39,11 +40,20 @@ HR_HOOK(cuGreenCtxStreamCreate)(CUstream *phStream, CUgreenCtx greenCtx, unsigne
     return r;
 }
 
+/* Nothing is kept for its order: another stream may get the handle. */
+static void forget(CUstream stream)
+{
+    struct hr_thread *t = hr_thread_self();
+    if (t)
+        hr_shelf_stream_gone(t, stream);
+}
+
 HR_HOOK(cuStreamDestroy_v2)(CUstream hStream)
 {
     HR_PASS(cuStreamDestroy_v2, hStream);
     HR_INSIDE();
     struct hr_context *context = hr_stream_destroying(hStream);
+    forget(hStream);
     CUresult r = hr_drv.cuStreamDestroy_v2(hStream);
     hr_stream_destroyed(hStream, context, r);
     return r;
@@ -54,6 +64,7 @@ HR_HOOK(cuStreamDestroy)(CUstream hStream)
     HR_PASS(cuStreamDestroy, hStream);
     HR_INSIDE();
     struct hr_context *context = hr_stream_destroying(hStream);
+    forget(hStream);
     CUresult r = hr_drv.cuStreamDestroy(hStream);
     hr_stream_destroyed(hStream, context, r);
     return r;
@@ -67,7 +78,13 @@ static CUresult rested(CUresult r, CUstream stream, bool per_thread, uint64_t dr
 {
     struct hr_thread *t = hr_thread_self();
     r = hr_transfer_settle(r);
-    if (r == CUDA_SUCCESS && t && hr_stream_rested(t, stream, per_thread, drain))
+    bool news = r == CUDA_SUCCESS && t && hr_stream_rested(t, stream, per_thread, drain);
+    if (r == CUDA_SUCCESS && t && hr_shelf_any()) {
+        if (stream == CU_STREAM_PER_THREAD || (per_thread && !stream))
+            hr_shelf_rested(t, drain);
+        hr_shelf_sweep(t);
+    }
+    if (news)
         hr_quarantine_release(t);
     if (hr_lend_wanted())
         hr_lend_settle();
@@ -78,7 +95,7 @@ static CUresult rested(CUresult r, CUstream stream, bool per_thread, uint64_t dr
     HR_HOOK(name)(CUstream hStream)                                                                                    \
     {                                                                                                                  \
         HR_PASS(name, hStream);                                                                                        \
-        if (!hr_quarantine_any() && !hr_transfer_any() && !hr_lend_wanted())                                           \
+        if (!hr_quarantine_any() && !hr_shelf_any() && !hr_transfer_any() && !hr_lend_wanted())                        \
             return hr_drv.name(hStream);                                                                               \
         HR_INSIDE();                                                                                                   \
         uint64_t drain = hr_drain_begin();                                                                             \
@@ -93,17 +110,26 @@ REST(cuStreamQuery, false)
 REST(cuStreamQuery_ptsz, true)
 
 /* Waiting for an event of the job's, or asking about it, can be what tells of a link that failed under a transfer. */
-#define SETTLE(name)                                                                                                   \
+static CUresult settled(CUresult r, bool waited)
+{
+    struct hr_thread *t = hr_thread_self();
+    r = hr_transfer_settle(r);
+    if (r == CUDA_SUCCESS && waited && t)
+        hr_shelf_ask(t);
+    return r;
+}
+
+#define SETTLE(name, waits)                                                                                            \
     HR_HOOK(name)(CUevent hEvent)                                                                                      \
     {                                                                                                                  \
         HR_PASS(name, hEvent);                                                                                         \
-        if (!hr_transfer_any())                                                                                        \
+        if (!hr_transfer_any() && !((waits) && hr_shelf_any()))                                                        \
             return hr_drv.name(hEvent);                                                                                \
         HR_INSIDE();                                                                                                   \
         CUresult r = hr_drv.name(hEvent);                                                                              \
         if (hr_transfer_covers(r))                                                                                     \
             r = hr_drv.name(hEvent);                                                                                   \
-        return hr_transfer_settle(r);                                                                                  \
+        return settled(r, waits);                                                                                      \
     }
-SETTLE(cuEventSynchronize)
-SETTLE(cuEventQuery)
+SETTLE(cuEventSynchronize, true)
+SETTLE(cuEventQuery, false)

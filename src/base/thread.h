@@ -15,7 +15,7 @@
 #define HR_THREAD_STATS 48 /* src/stats checks that its table fits */
 
 /* Rooms that keep something per thread. Each registers how it is flushed when the thread ends. */
-enum hr_thread_room { HR_ROOM_SPACE, HR_ROOM_QUARANTINE, HR_ROOM_RESIDENCY, HR_ROOM_COUNT };
+enum hr_thread_room { HR_ROOM_SPACE, HR_ROOM_QUARANTINE, HR_ROOM_RESIDENCY, HR_ROOM_SHELVES, HR_ROOM_COUNT };
 
 struct hr_thread {
     /* Read by the mover, written by the owner; a cache line of its own. */

@@ -11,6 +11,7 @@
 #include "residency/move.h"
 #include "residency/peers.h"
 #include "residency/quarantine.h"
+#include "residency/shelf.h"
 #include "residency/transfer.h"
 #include "tier/tier.h"
 
@@ -223,7 +224,8 @@ static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t
         return r;
     hr_tier_host_mappable(e->gpu);
     if (hr_tier_vram.available_chunks(e->gpu) < end - first) {
-        hr_transfer_trim(e->gpu);  /* what passes through has no right to stay when the GPU needs its memory */
+        hr_transfer_trim(e->gpu); /* what passes through has no right to stay when the GPU needs its memory */
+        hr_shelf_give_up(hr_thread_self());
         if (hr_quarantine_any()) { /* nor has what was freed */
             hr_quiet_now(hr_peers_users(e->gpu));
             hr_quarantine_release(hr_thread_self());

@@ -540,6 +540,20 @@ bool hr_stream_rested(struct hr_thread *t, CUstream stream, bool per_thread, uin
     return news;
 }
 
+uint64_t hr_stream_idle(CUstream stream, CUcontext context)
+{
+    struct context_entry *c = NULL;
+    struct stream_entry *s = NULL;
+    hr_mutex_lock(&fence_lock);
+    if (stream)
+        HASH_FIND_PTR(all_streams, &stream, s);
+    else
+        HASH_FIND_PTR(contexts, &context, c);
+    uint64_t idle = s ? s->idle : c ? c->legacy_idle : 0;
+    hr_mutex_unlock(&fence_lock);
+    return idle;
+}
+
 bool hr_context_rested(CUcontext handle, uint64_t number)
 {
     struct context_entry *c = NULL;

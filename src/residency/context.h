@@ -85,6 +85,12 @@ bool hr_quiet_wait(uint64_t gpu_mask, uint64_t deadline_ns);
 uint64_t hr_drain_stamp(void);
 bool hr_drain_covers(uint64_t stamp, uint64_t gpu_mask);
 uint64_t hr_drain_begin(void);
+/*
+ * The latest drain whose beginning came before a moment in which the stream was found at rest: what was ordered before its work of
+ * until then is over. 0 = unknown. NULL = the legacy stream of that context; not for per-thread default streams. Locks: the fence
+ * lock.
+ */
+uint64_t hr_stream_idle(CUstream stream, CUcontext context);
 /* The job has waited for a stream, or asked and found it at rest; the drain `number` (hr_drain_begin) had begun before that.
  * Whether that ended a drain of some GPU. */
 bool hr_stream_rested(struct hr_thread *t, CUstream stream, bool per_thread, uint64_t number);

@@ -8,6 +8,7 @@
 #include "residency/params.h"
 #include "residency/peers.h"
 #include "residency/quarantine.h"
+#include "residency/shelf.h"
 #include "residency/track.h"
 #include "residency/transfer.h"
 #include "space/space.h"
@@ -48,6 +49,7 @@ CUresult hr_context_ended(const struct hr_gone *gone, CUresult r)
     if (r != CUDA_SUCCESS || !gone->handle)
         return r;
     hr_context_forget(gone->handle);
+    hr_shelf_context_gone(hr_thread_self(), gone->handle); /* memory of pools remains */
     hr_lane_forget(gone->handle);
     hr_peers_forget(gone->handle);
     hr_params_forget(); /* the functions of its modules are gone, too */

@@ -11,14 +11,19 @@
 #define FIRST_SPAN_NS UINT64_C(2000000) /* for which the gate stays closed where memory has to move before a grant */
 #define ATTEMPTS_MOST 12                /* twice as long each time, 8 s the last */
 
-/* Peer access is between contexts, a grant between devices: it lasts while any pair of contexts of the two asks for it. */
+/*
+ * Peer access is between contexts, a grant between devices: it lasts while any pair of contexts of the two asks for it, or a pool,
+ * whose number then stands on both sides.
+ */
 struct pair {
     CUcontext user, owner;
     unsigned user_gpu, owner_gpu;
+    bool of_pool;
     struct pair *next;
 };
 static struct pair *pairs;                     /* guarded by hr_move_lock */
 static _Atomic(uint64_t) granted[HR_MAX_GPUS]; /* by owner: a bit for each other GPU; written under hr_move_lock */
+static _Atomic(uint64_t) enabled[HR_MAX_GPUS]; /* of these: those that contexts asked for */
 static _Atomic(uint64_t) used_by[HR_MAX_GPUS]; /* bits are only ever added: what was submitted may still run */
 
 static _Atomic(uint64_t)
@@ -117,10 +122,10 @@ static CUresult set_access_locked(unsigned owner, unsigned user, CUmemAccess_fla
     return CUDA_SUCCESS;
 }
 
-static bool asked_for_locked(unsigned user_gpu, unsigned owner_gpu) HR_REQUIRES(hr_move_lock)
+static bool asked_for_locked(unsigned user_gpu, unsigned owner_gpu, bool by_pools_too) HR_REQUIRES(hr_move_lock)
 {
     for (const struct pair *p = pairs; p; p = p->next)
-        if (p->user_gpu == user_gpu && p->owner_gpu == owner_gpu)
+        if (p->user_gpu == user_gpu && p->owner_gpu == owner_gpu && (by_pools_too || !p->of_pool))
             return true;
     return false;
 }
@@ -137,25 +142,21 @@ static CUresult add_locked(struct pair *pair) HR_REQUIRES(hr_move_lock)
         atomic_store(&any_granted, true);
         ask_for_atomics(pair->user_gpu, pair->owner_gpu);
     }
+    if (!pair->of_pool)
+        atomic_fetch_or(&enabled[pair->owner_gpu], bit);
     pair->next = pairs;
     pairs = pair;
     return CUDA_SUCCESS;
 }
 
-CUresult hr_peers_enabled(CUcontext owner)
+/* Takes the move lock. On an error the pair is freed. */
+static CUresult add(struct pair *pair)
 {
-    struct hr_context *mine = hr_context_current(), *theirs = hr_context_of(owner);
-    if (!mine || !theirs || mine->gpu == theirs->gpu)
-        return CUDA_SUCCESS;
-    struct pair *pair = calloc(1, sizeof *pair);
-    if (!pair)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *pair = (struct pair){mine->handle, owner, mine->gpu, theirs->gpu, NULL};
     CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
     bool reachable = false;
     for (unsigned attempt = 0; attempt < ATTEMPTS_MOST && !reachable; attempt++) {
         hr_mutex_lock(&hr_move_lock);
-        reachable = hr_lend_make_reachable_locked(theirs->gpu, mine->gpu, FIRST_SPAN_NS << attempt);
+        reachable = hr_lend_make_reachable_locked(pair->owner_gpu, pair->user_gpu, FIRST_SPAN_NS << attempt);
         if (reachable)
             r = add_locked(pair);
         hr_mutex_unlock(&hr_move_lock);
@@ -168,23 +169,44 @@ CUresult hr_peers_enabled(CUcontext owner)
     return r;
 }
 
+CUresult hr_peers_enabled(CUcontext owner)
+{
+    struct hr_context *mine = hr_context_current(), *theirs = hr_context_of(owner);
+    if (!mine || !theirs || mine->gpu == theirs->gpu)
+        return CUDA_SUCCESS;
+    struct pair *pair = calloc(1, sizeof *pair);
+    if (!pair)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *pair = (struct pair){mine->handle, owner, mine->gpu, theirs->gpu, false, NULL};
+    return add(pair);
+}
+
+/* Of a pair that was taken out. */
+static void dropped_locked(struct pair *p) HR_REQUIRES(hr_move_lock)
+{
+    uint64_t bit = UINT64_C(1) << p->user_gpu;
+    if (!asked_for_locked(p->user_gpu, p->owner_gpu, false))
+        atomic_fetch_and(&enabled[p->owner_gpu], ~bit);
+    if (!asked_for_locked(p->user_gpu, p->owner_gpu, true)) {
+        atomic_fetch_and(&granted[p->owner_gpu], ~bit);
+        if (set_access_locked(p->owner_gpu, p->user_gpu, CU_MEM_ACCESS_FLAGS_PROT_NONE) != CUDA_SUCCESS)
+            hr_log(HR_LOG_WARN, "GPU %u keeps access to some memory of GPU %u", p->user_gpu, p->owner_gpu);
+    }
+    free(p);
+}
+
 /* Takes pairs out: those of `user` with `owner`, or with `owner` NULL all that name `user` on either side. */
 static void drop_locked(CUcontext user, CUcontext owner) HR_REQUIRES(hr_move_lock)
 {
     for (struct pair **link = &pairs; *link;) {
         struct pair *p = *link;
-        bool gone = owner ? p->user == user && p->owner == owner : p->user == user || p->owner == user;
+        bool gone = !p->of_pool && (owner ? p->user == user && p->owner == owner : p->user == user || p->owner == user);
         if (!gone) {
             link = &p->next;
             continue;
         }
         *link = p->next;
-        if (!asked_for_locked(p->user_gpu, p->owner_gpu)) {
-            atomic_fetch_and(&granted[p->owner_gpu], ~(UINT64_C(1) << p->user_gpu));
-            if (set_access_locked(p->owner_gpu, p->user_gpu, CU_MEM_ACCESS_FLAGS_PROT_NONE) != CUDA_SUCCESS)
-                hr_log(HR_LOG_WARN, "GPU %u keeps access to some memory of GPU %u", p->user_gpu, p->owner_gpu);
-        }
-        free(p);
+        dropped_locked(p);
     }
 }
 
@@ -203,4 +225,49 @@ void hr_peers_forget(CUcontext handle)
     hr_mutex_lock(&hr_move_lock);
     drop_locked(handle, NULL);
     hr_mutex_unlock(&hr_move_lock);
+}
+
+/* --- pools --------------------------------------------------------------------------------------------------------- */
+
+static CUcontext name_of_pool(uint64_t pool)
+{
+    return (CUcontext)(uintptr_t)pool;
+}
+
+static struct pair **find_pool_locked(uint64_t pool, unsigned user) HR_REQUIRES(hr_move_lock)
+{
+    struct pair **link = &pairs;
+    while (*link && !((*link)->of_pool && (*link)->user == name_of_pool(pool) && (*link)->user_gpu == user))
+        link = &(*link)->next;
+    return link;
+}
+
+CUresult hr_peers_pool_grant(uint64_t pool, unsigned user, unsigned owner)
+{
+    if (user == owner)
+        return CUDA_SUCCESS;
+    hr_mutex_lock(&hr_move_lock);
+    bool known = *find_pool_locked(pool, user) != NULL;
+    hr_mutex_unlock(&hr_move_lock);
+    struct pair *pair = known ? NULL : calloc(1, sizeof *pair);
+    if (!pair)
+        return known ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    *pair = (struct pair){name_of_pool(pool), name_of_pool(pool), user, owner, true, NULL};
+    return add(pair);
+}
+
+void hr_peers_pool_revoke(uint64_t pool, unsigned user)
+{
+    hr_mutex_lock(&hr_move_lock);
+    struct pair **link = find_pool_locked(pool, user), *pair = *link;
+    if (pair) {
+        *link = pair->next;
+        dropped_locked(pair);
+    }
+    hr_mutex_unlock(&hr_move_lock);
+}
+
+bool hr_peers_enabled_by_contexts(unsigned user, unsigned owner)
+{
+    return user == owner || (atomic_load_explicit(&enabled[owner], memory_order_relaxed) >> user & 1);
 }

@@ -47,6 +47,14 @@ bool hr_peers_matter(void);
  * granted, and the caller takes the driver's enabling back. Takes the move lock: hold none.
  */
 CUresult hr_peers_enabled(CUcontext owner);
+/*
+ * The same for memory of one pool, whichever way pools are numbered: `user` is granted the window of `owner`, or what it was
+ * granted for this pool is taken back. Errors and locks as above.
+ */
+CUresult hr_peers_pool_grant(uint64_t pool, unsigned user, unsigned owner);
+void hr_peers_pool_revoke(uint64_t pool, unsigned user);
+/* Whether contexts of `user` asked for the memory of `owner`, rather than only for some pool of it. No lock. */
+bool hr_peers_enabled_by_contexts(unsigned user, unsigned owner);
 /* After the driver's cuCtxDisablePeerAccess(owner). Takes the move lock. */
 void hr_peers_disabled(CUcontext owner);
 /* The context is gone, and what it enabled, or others to it. Takes the move lock. */

@@ -10,6 +10,7 @@
 #include "residency/move.h"
 #include "residency/peers.h"
 #include "residency/quarantine.h"
+#include "residency/shelf.h"
 #include "residency/transfer.h"
 #include "stats/stats.h"
 #include "tier/tier.h"
@@ -52,6 +53,7 @@ static bool patient_now(void)
  */
 static bool settle(struct hr_thread *t, uint64_t first, uint64_t gpu_mask, bool patient)
 {
+    hr_shelf_give_up(t); /* what may be used again soon has no right to stay when memory is short */
     uint64_t start_ns = hr_clock_ns();
     bool quiet = hr_quiet_wait(first, start_ns + (patient ? PATIENCE_NS : SHORT_PATIENCE_NS));
     if (quiet && gpu_mask != first)
@@ -91,6 +93,7 @@ bool hr_access_make_room(struct hr_thread *t, unsigned gpu, struct hr_room_wait 
     if (first)
         wait->since_ns = now_ns;
     uint64_t waited_ns = now_ns - wait->since_ns;
+    hr_shelf_give_up(t);
     bool can_help = freed_memory_can_help(gpu, wait->charge_bytes);
     uint64_t released = hr_quarantine_released(); /* last: it tells of what came back while the others were asked */
     bool came_back = first || released != wait->released;
@@ -199,7 +202,8 @@ static CUresult exchange_locked(struct hr_working_set *set, unsigned gpu, uint64
 /* Whether moving could help at all: there is free VRAM, or some that is lent, something that could leave, or something in quarantine. */
 static bool can_improve(unsigned gpu)
 {
-    if (hr_tier_vram.available_chunks(gpu) > 0 || hr_tier_peer.in_use_chunks(gpu) > 0 || hr_quarantine_any())
+    if (hr_tier_vram.available_chunks(gpu) > 0 || hr_tier_peer.in_use_chunks(gpu) > 0 || hr_quarantine_any() ||
+        hr_shelf_any())
         return true;
     uint32_t first = hr_space.window[gpu].first_chunk, end = first + hr_space.window[gpu].chunk_count;
     size_t left = hr_tier_vram.in_use_chunks(gpu);

@@ -5,10 +5,10 @@
 #include "base/lock.h"
 #include "space/space.h"
 
-#define HR_CLASS_COUNT 72  /* up to 1 MiB; see slab.c */
-#define HR_SMALL_CACHE 32  /* slots kept per class and thread at most */
-#define HR_LARGE_CLASSES 8 /* extents of 1..8 chunks are cached per thread */
-#define HR_LARGE_CACHE 8   /* this many of each */
+#define HR_CLASS_COUNT HR_SMALL_CLASSES /* up to 1 MiB; see slab.c */
+#define HR_SMALL_CACHE 32               /* slots kept per class and thread at most */
+#define HR_LARGE_CLASSES 8              /* extents of 1..8 chunks are cached per thread */
+#define HR_LARGE_CACHE 8                /* this many of each */
 
 /* A thread's share of one window. */
 struct hr_cache {
@@ -59,6 +59,7 @@ size_t hr_slab_class_bytes(unsigned class_index);
 CUresult hr_slab_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out);
 enum hr_retire hr_slab_retire(struct hr_extent *e, CUdeviceptr address, size_t *bytes_out);
 struct hr_extent *hr_slab_release(struct hr_thread *t, struct hr_extent *e, CUdeviceptr address);
+void hr_slab_revive(struct hr_extent *e, CUdeviceptr address, size_t bytes);
 void hr_slab_retire_locked(struct hr_extent *e);
 /* What hr_space_find says of an address within a slab. */
 bool hr_slab_find(struct hr_extent *e, const struct hr_view *view, CUdeviceptr address,

@@ -198,13 +198,17 @@ CUresult hr_slab_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t 
     if (cache->small_count[c] == 0 && !refill(t, gpu, ctx, c, cache))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUdeviceptr address = cache->small[c][--cache->small_count[c]];
-    struct hr_extent *e = atomic_load_explicit(&hr_space_chunk(address)->extent, memory_order_acquire);
+    hr_slab_revive(atomic_load_explicit(&hr_space_chunk(address)->extent, memory_order_acquire), address, bytes);
+    *address_out = address;
+    return CUDA_SUCCESS;
+}
+
+void hr_slab_revive(struct hr_extent *e, CUdeviceptr address, size_t bytes)
+{
     uint32_t index = (uint32_t)((address - e->base) / e->slab->slot_bytes);
     atomic_fetch_add_explicit(&e->slab->generation[index], 1, memory_order_relaxed);
     atomic_store_explicit(&e->slab->site[index], 0, memory_order_relaxed);
     atomic_store_explicit(&e->slab->size_bytes[index], (uint32_t)bytes, memory_order_release);
-    *address_out = address;
-    return CUDA_SUCCESS;
 }
 
 static _Atomic(uint16_t) *site_of(struct hr_extent *e, CUdeviceptr address)

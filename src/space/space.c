@@ -94,6 +94,20 @@ static struct hr_extent *take_large(struct hr_thread *t, unsigned gpu, uint32_t 
     return e;
 }
 
+static void begin_life(struct hr_thread *t, struct hr_extent *e, CUcontext ctx, size_t bytes)
+{
+    hr_extent_change(e);
+    HR_EXTENT_SET(e, bytes, bytes);
+    HR_EXTENT_SET(e, ctx, ctx);
+    HR_EXTENT_SET(e, id, hr_space_next_id(t) << 28);
+    HR_EXTENT_SET(e, kind, HR_EXTENT_LARGE);
+    hr_extent_changed(e);
+    atomic_store_explicit(&e->site, NULL, memory_order_relaxed);
+    atomic_store_explicit(&e->last_use, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->sync_memops, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->stays, 0, memory_order_relaxed);
+}
+
 static CUresult large_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, size_t bytes, CUdeviceptr *address_out)
 {
     size_t chunks = (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift;
@@ -106,16 +120,7 @@ static CUresult large_alloc(struct hr_thread *t, unsigned gpu, CUcontext ctx, si
         hr_ledger_uncharge(t, gpu, chunks << hr_space.chunk_shift);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    hr_extent_change(e);
-    HR_EXTENT_SET(e, bytes, bytes);
-    HR_EXTENT_SET(e, ctx, ctx);
-    HR_EXTENT_SET(e, id, hr_space_next_id(t) << 28);
-    HR_EXTENT_SET(e, kind, HR_EXTENT_LARGE);
-    hr_extent_changed(e);
-    atomic_store_explicit(&e->site, NULL, memory_order_relaxed);
-    atomic_store_explicit(&e->last_use, 0, memory_order_relaxed);
-    atomic_store_explicit(&e->sync_memops, 0, memory_order_relaxed);
-    atomic_store_explicit(&e->stays, 0, memory_order_relaxed);
+    begin_life(t, e, ctx, bytes);
     atomic_store_explicit(&e->sharers, 0, memory_order_relaxed);
     atomic_store_explicit(&e->shared_with, 0, memory_order_relaxed);
     atomic_store_explicit(&e->live, 1, memory_order_release);
@@ -163,6 +168,35 @@ static void forget_content(struct hr_extent *e)
             atomic_store_explicit(&hr_space.starts[start_bit(e->base) / 64 + i], 0, memory_order_relaxed);
     }
     atomic_store(&e->refs, NULL); /* the list itself was taken back by residency/hidden.c, which owns it */
+}
+
+void hr_space_revive(struct hr_thread *t, CUdeviceptr address, size_t bytes)
+{
+    struct hr_extent *e = atomic_load_explicit(&hr_space_chunk(address)->extent, memory_order_acquire);
+    if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB) {
+        hr_slab_revive(e, address, bytes);
+        return;
+    }
+    forget_content(e);
+    begin_life(t, e, e->ctx, bytes); /* what shares its host memory still does: that is a property of its backing */
+    atomic_store_explicit(&e->live, 1, memory_order_release);
+}
+
+unsigned hr_space_small_class(size_t bytes)
+{
+    return hr_slab_class(bytes);
+}
+
+size_t hr_space_small_bytes(unsigned small_class)
+{
+    return hr_slab_class_bytes(small_class);
+}
+
+size_t hr_space_block_bytes(size_t bytes)
+{
+    unsigned c = hr_slab_class(bytes);
+    return c < HR_CLASS_COUNT ? hr_slab_class_bytes(c)
+                              : (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift << hr_space.chunk_shift;
 }
 
 struct hr_extent *hr_space_release(struct hr_thread *t, CUdeviceptr address)

@@ -78,7 +78,8 @@ struct hr_extent {
     _Atomic(struct hr_site *) site; /* stats: where it was allocated; may be NULL */
     struct hr_extent *next_pending; /* residency: waits to be backed before the next launch */
     _Atomic(uint8_t) is_pending;
-    struct hr_extent *next, *prev; /* free lists, partial-slab lists */
+    struct hr_extent *next, *prev; /* free lists, partial-slab lists, shelves (residency/shelf.h) */
+    uint64_t shelved_stamp;        /* residency: when it was freed, while it lies on a shelf */
 };
 
 struct hr_space {
@@ -201,6 +202,19 @@ enum hr_retire hr_space_retire(CUdeviceptr address, size_t *bytes_out, struct hr
  */
 struct hr_extent *hr_space_release(struct hr_thread *t, CUdeviceptr address);
 void hr_space_release_slab(struct hr_thread *t, struct hr_extent *slab_extent);
+
+/*
+ * Between the two halves: the allocation lives again at its address, for the same owner and at its old backing, with another
+ * size: at most what hr_space_block_bytes says. The caller is the one who retired it, and had hr_hidden_forget called.
+ * No lock.
+ */
+void hr_space_revive(struct hr_thread *t, CUdeviceptr address, size_t bytes);
+/* Small allocations come in classes, from 0 on, in slots of these sizes; HR_SMALL_CLASSES = one of whole chunks. */
+#define HR_SMALL_CLASSES 72
+unsigned hr_space_small_class(size_t bytes);
+size_t hr_space_small_bytes(unsigned small_class);
+/* The bytes that an allocation of this size takes up: its slot, or whole chunks. */
+size_t hr_space_block_bytes(size_t bytes);
 
 struct hr_allocation {
     CUdeviceptr base;

@@ -65,9 +65,7 @@ static struct hr_range *ranges_of(const struct batch *b)
 static size_t first_wrong(const struct batch *b, const struct hr_range *ranges)
 {
     for (size_t i = 0; i < 2 * b->count; i++) {
-        struct hr_allocation a;
-        if (ranges[i].bytes > 0 && (!hr_space_find(ranges[i].address, &a) || ranges[i].bytes > a.bytes ||
-                                    ranges[i].address - a.base > a.bytes - ranges[i].bytes))
+        if (!hr_space_holds(ranges[i].address, ranges[i].bytes))
             return i / 2;
     }
     return b->count;

@@ -22,11 +22,8 @@ static bool all_mapped(const struct hr_range *ranges, unsigned count)
 
 static bool all_allocated(const struct hr_range *ranges, unsigned count)
 {
-    struct hr_allocation a;
     for (unsigned i = 0; i < count; i++)
-        if (ranges[i].bytes > 0 && hr_space_owns(ranges[i].address) &&
-            (!hr_space_find(ranges[i].address, &a) || ranges[i].bytes > a.bytes ||
-             ranges[i].address - a.base > a.bytes - ranges[i].bytes))
+        if (hr_space_owns(ranges[i].address) && !hr_space_holds(ranges[i].address, ranges[i].bytes))
             return false;
     return true;
 }

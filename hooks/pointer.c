@@ -4,6 +4,7 @@
 #include "residency/gpu.h"
 #include "residency/peers.h"
 #include "residency/pool.h"
+#include "residency/vmm.h"
 #include "shim/shim.h"
 #include "space/space.h"
 
@@ -56,6 +57,53 @@ static CUresult answer(const struct hr_allocation *a, CUdeviceptr ptr, CUpointer
     }
 }
 
+/* --- memory that the job mapped itself: as the driver answers about such ------------------------------------------- */
+
+static unsigned mapped_access(const struct hr_vmm_place *place)
+{
+    HR_INSIDE();
+    const struct hr_context *context = hr_context_current();
+    return context ? place->access[context->gpu] : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+/* Where the memory is the driver's its own answers hold, but for those that would name the window. */
+static CUresult answer_mapped(const struct hr_vmm_place *place, CUdeviceptr ptr, CUpointer_attribute attribute,
+                              void *data)
+{
+    bool mapped = place->mapping_bytes > 0;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = place->reservation; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = place->reservation_bytes; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED: *(bool *)data = mapped; return CUDA_SUCCESS;
+    default: break;
+    }
+    if (!mapped)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (place->real)
+        return hr_drv.cuPointerGetAttribute(data, attribute, ptr);
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = NULL; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(CUmemorytype *)data = CU_MEMORYTYPE_DEVICE; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = ptr; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(unsigned long long *)data = place->id; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = place->prop.location.id; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)data = place->mapping; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = place->mapping_bytes; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        *(unsigned long long *)data = place->prop.requestedHandleTypes;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: *(unsigned *)data = mapped_access(place); return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)data = NULL; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: /* what moves cannot be registered with a network card */
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: *(unsigned *)data = 0; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
 /* What a plural query stores for an attribute that does not apply. */
 static void answer_nothing(CUpointer_attribute attribute, void *data)
 {
@@ -71,6 +119,9 @@ HR_HOOK(cuPointerGetAttribute)(void *data, CUpointer_attribute attribute, CUdevi
     struct hr_allocation a;
     if (!hr_space_owns(ptr))
         return hr_drv.cuPointerGetAttribute(data, attribute, ptr);
+    struct hr_vmm_place place;
+    if (data && hr_vmm_any() && hr_vmm_find(ptr, &place))
+        return answer_mapped(&place, ptr, attribute, data);
     if (!data || !hr_space_find(ptr, &a))
         return CUDA_ERROR_INVALID_VALUE;
     return answer(&a, ptr, attribute, data);
@@ -83,10 +134,14 @@ HR_HOOK(cuPointerGetAttributes)
     struct hr_allocation a;
     if (!hr_space_owns(ptr) || numAttributes == 0 || !attributes || !data)
         return hr_drv.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
-    if (!hr_space_find(ptr, &a)) /* an address of nothing: the driver's way of saying so, without naming the window */
+    struct hr_vmm_place place;
+    bool mapped = hr_vmm_any() && hr_vmm_find(ptr, &place);
+    if (!mapped &&
+        !hr_space_find(ptr, &a)) /* an address of nothing: the driver's way of saying so, without naming the window */
         return hr_drv.cuPointerGetAttributes(numAttributes, attributes, data, 0);
     for (unsigned i = 0; i < numAttributes; i++)
-        if (data[i] && answer(&a, ptr, attributes[i], data[i]) != CUDA_SUCCESS)
+        if (data[i] && (mapped ? answer_mapped(&place, ptr, attributes[i], data[i])
+                               : answer(&a, ptr, attributes[i], data[i])) != CUDA_SUCCESS)
             answer_nothing(attributes[i], data[i]);
     return CUDA_SUCCESS;
 }
@@ -98,6 +153,9 @@ HR_HOOK(cuPointerSetAttribute)(const void *value, CUpointer_attribute attribute,
     struct hr_thread *t = hr_thread_self();
     if (!hr_space_owns(ptr))
         return hr_drv.cuPointerSetAttribute(value, attribute, ptr);
+    struct hr_vmm_place place;
+    if (value && hr_vmm_any() && hr_vmm_find(ptr, &place))
+        return place.mapping_bytes > 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !hr_space_find(ptr, &a))
         return CUDA_ERROR_INVALID_VALUE;
     if (hr_pool_of_owner(a.ctx))
@@ -114,20 +172,18 @@ HR_HOOK(cuMemGetAddressRange_v2)(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
     struct hr_allocation a;
     if (!hr_space_owns(dptr))
         return hr_drv.cuMemGetAddressRange_v2(pbase, psize, dptr);
-    if (!hr_space_find(dptr, &a))
+    struct hr_vmm_place place;
+    if (hr_vmm_any() && hr_vmm_find(dptr, &place)) {
+        a.base = place.mapping;
+        a.bytes = place.mapping_bytes;
+        if (a.bytes == 0)
+            return CUDA_ERROR_NOT_FOUND;
+    } else if (!hr_space_find(dptr, &a)) {
         return CUDA_ERROR_NOT_FOUND;
+    }
     if (pbase)
         *pbase = a.base;
     if (psize)
         *psize = a.bytes;
     return CUDA_SUCCESS;
-}
-
-/* How libraries ask whether memory came from cuMemCreate; what the job got from cuMemAlloc did not. */
-HR_HOOK(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle, void *addr)
-{
-    HR_PASS(cuMemRetainAllocationHandle, handle, addr);
-    if (!hr_space_owns((CUdeviceptr)(uintptr_t)addr))
-        return hr_drv.cuMemRetainAllocationHandle(handle, addr);
-    return CUDA_ERROR_INVALID_VALUE;
 }

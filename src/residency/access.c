@@ -111,7 +111,8 @@ static enum hr_touch touch_extent(struct hr_extent *e, CUdeviceptr word, uint64_
         if (atomic_load_explicit(&e->not_accessible, memory_order_relaxed) > 0)
             return HR_TOUCH_MISSING;
         for (uint32_t i = first; i < end && own == HR_TOUCH_HIT && !all_here; i++)
-            if (atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) != HR_CHUNK_RESIDENT)
+            if (hr_space_is_of(&hr_space.chunks[i], e) &&
+                atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) != HR_CHUNK_RESIDENT)
                 own = HR_TOUCH_ACCESSIBLE;
     }
     if (__builtin_expect(atomic_load_explicit(&e->refs, memory_order_relaxed) != NULL, 0) && depth < REFS_DEPTH) {
@@ -197,8 +198,12 @@ static CUresult back_chunks_locked(struct hr_extent *e, uint32_t first, uint32_t
             i++;
             continue;
         }
+        if (!hr_space_is_of(c, e)) { /* a hole */
+            i++;
+            continue;
+        }
         uint32_t n = 1;
-        while (i + n < end && !hr_space.chunks[i + n].phys)
+        while (i + n < end && hr_space_lacks_backing(&hr_space.chunks[i + n], e))
             n++;
         bool vram = !hr_fixed_sharers(e);
         uint32_t done = vram ? hr_back_fresh_locked(e, i, n, &hr_tier_vram, &error) : 0;
@@ -241,12 +246,22 @@ static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t
 CUresult hr_access_back_range(struct hr_thread *t, CUdeviceptr address, size_t bytes)
 {
     (void)t;
-    struct hr_allocation a; /* its exact bytes: what follows in the chunk may belong to another allocation */
-    if (!hr_space_find(address, &a) || bytes > a.bytes - (address - a.base))
+    if (!hr_space_holds(address,
+                        bytes)) /* its exact bytes: what follows in the chunk may belong to another allocation */
         return CUDA_ERROR_INVALID_VALUE;
     if (bytes == 0 || hr_access_is_backed(address, bytes))
         return CUDA_SUCCESS;
-    return back_extent_chunks(a.extent, chunk_index(address), chunk_index(address + bytes - 1) + 1);
+    CUresult r = CUDA_SUCCESS;
+    uint32_t end = chunk_index(address + bytes - 1) + 1;
+    for (uint32_t i = chunk_index(address); i < end && r == CUDA_SUCCESS;) { /* what the job mapped may be of several */
+        struct hr_extent *e = atomic_load_explicit(&hr_space.chunks[i].extent, memory_order_acquire);
+        uint32_t first = i++;
+        while (i < end && hr_space_is_of(&hr_space.chunks[i], e))
+            i++;
+        if (e)
+            r = back_extent_chunks(e, first, i);
+    }
+    return r;
 }
 
 CUresult hr_access_map_extent(struct hr_thread *t, struct hr_extent *e)
@@ -335,6 +350,17 @@ CUresult hr_access_allocated(struct hr_thread *t, CUdeviceptr address)
     }
     if (atomic_load(&unscannable))
         push_visited(address, NULL);
+    return CUDA_SUCCESS;
+}
+
+CUresult hr_access_mapped(struct hr_thread *t, CUdeviceptr address, size_t bytes)
+{
+    if (!hr_space_holds(address, bytes)) /* nobody may access all of it */
+        return CUDA_SUCCESS;
+    if (__builtin_expect(hr_config()->commit == HR_COMMIT_EAGER, 0))
+        return hr_access_back_range(t, address, bytes);
+    for (size_t at = 0; atomic_load(&unscannable) && at < bytes; at += hr_chunk_bytes())
+        push_visited(address + at, NULL);
     return CUDA_SUCCESS;
 }
 

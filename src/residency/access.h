@@ -70,6 +70,8 @@ void hr_access_cannot_scan(const char *why);
 bool hr_access_can_scan(void);
 /* After an allocation: backs it now (eager), or makes the next launch back it. */
 CUresult hr_access_allocated(struct hr_thread *t, CUdeviceptr address);
+/* The same after the job has made memory usable that it mapped itself, and may have done so without it. */
+CUresult hr_access_mapped(struct hr_thread *t, CUdeviceptr address, size_t bytes);
 /* Whether the next launch has to back something first, whatever it names: then it calls hr_access_back_pending, whose errors
  * are those of hr_access_prepare. Takes the move lock: hold none. */
 bool hr_access_pending(void);

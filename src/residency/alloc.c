@@ -3,20 +3,29 @@
 #include "base/log.h"
 #include "residency/access.h"
 #include "residency/shelf.h"
+#include "space/ledger.h"
 #include "stats/stats.h"
 #include "tier/tier.h"
 
 #include <stdio.h>
 
+/* A charge, or an allocation with its charge; `p` is not NULL for the latter. */
+static CUresult try(struct hr_thread *t, unsigned gpu, CUcontext owner, size_t bytes, CUdeviceptr *p)
+{
+    if (p)
+        return hr_space_alloc(t, gpu, owner, bytes, p);
+    return hr_ledger_charge(t, gpu, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* The ledger is full: what quarantine holds counts as free once the work before its free is done. */
-static CUresult alloc_after_settling(struct hr_thread *t, unsigned gpu, CUcontext owner, size_t bytes, CUdeviceptr *p)
+static CUresult try_after_settling(struct hr_thread *t, unsigned gpu, CUcontext owner, size_t bytes, CUdeviceptr *p)
 {
     hr_shelf_give_up(t);
     hr_space_flush_thread(t);
-    CUresult r = hr_space_alloc(t, gpu, owner, bytes, p);
+    CUresult r = try(t, gpu, owner, bytes, p);
     for (struct hr_room_wait wait = {.charge_bytes = bytes};
          r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, gpu, &wait);)
-        r = hr_space_alloc(t, gpu, owner, bytes, p); /* the real cuMemFree would have waited, too */
+        r = try(t, gpu, owner, bytes, p); /* the real cuMemFree would have waited, too */
     if (r == CUDA_ERROR_OUT_OF_MEMORY) {
         char text[160];
         snprintf(text, sizeof text,
@@ -27,6 +36,12 @@ static CUresult alloc_after_settling(struct hr_thread *t, unsigned gpu, CUcontex
         hr_stats_event("oom", text);
     }
     return r;
+}
+
+CUresult hr_alloc_charge(struct hr_thread *t, unsigned gpu, size_t bytes)
+{
+    CUresult r = try(t, gpu, NULL, bytes, NULL);
+    return r == CUDA_ERROR_OUT_OF_MEMORY ? try_after_settling(t, gpu, NULL, bytes, NULL) : r;
 }
 
 CUresult hr_alloc_again(struct hr_thread *t, CUdeviceptr address, size_t bytes, void *return_pc)
@@ -57,7 +72,7 @@ CUresult hr_alloc_window(struct hr_thread *t, unsigned gpu, CUcontext owner, siz
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult r = hr_space_alloc(t, gpu, owner, bytes, &address);
     if (__builtin_expect(r == CUDA_ERROR_OUT_OF_MEMORY, 0))
-        r = alloc_after_settling(t, gpu, owner, bytes, &address);
+        r = try_after_settling(t, gpu, owner, bytes, &address);
     if (r == CUDA_SUCCESS)
         r = hr_alloc_again(t, address, bytes, return_pc);
     if (r == CUDA_SUCCESS)

@@ -14,6 +14,8 @@ CUresult hr_alloc_window(struct hr_thread *t, unsigned gpu, CUcontext owner, siz
                          CUdeviceptr *address_out);
 /* The same for one that lives again (hr_space_revive). Errors: where memory is backed at once, those of that. */
 CUresult hr_alloc_again(struct hr_thread *t, CUdeviceptr address, size_t bytes, void *return_pc);
+/* A commit charge alone, waited for in the same way. OUT_OF_MEMORY, counted and told of. Locks: as above. */
+CUresult hr_alloc_charge(struct hr_thread *t, unsigned gpu, size_t bytes);
 /* Counts a free that hr_space_retire has begun. */
 void hr_alloc_retired(struct hr_thread *t, struct hr_extent *e, CUdeviceptr address, size_t bytes);
 

@@ -44,7 +44,7 @@ static bool add_run(size_t *count, struct hr_policy_run run)
 static size_t list_runs_locked(unsigned gpu)
 {
     uint32_t most = hr_policy_run_chunks(hr_chunk_bytes(), hr_tier_vram_limit(gpu));
-    uint32_t first = hr_space.window[gpu].first_chunk, end = first + hr_space.window[gpu].chunk_count;
+    uint32_t first = hr_space.window[gpu].first_chunk, end = first + hr_space_used_chunks(gpu);
     size_t count = 0, left = hr_tier_vram.in_use_chunks(gpu);
     for (uint32_t i = first; i < end && left > 0; i++) {
         struct hr_chunk *c = &hr_space.chunks[i];

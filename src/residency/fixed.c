@@ -74,7 +74,7 @@ static bool send_to_host_locked(struct hr_extent *e, const struct hr_view *view,
     unsigned n = 0;
     for (uint32_t i = 0; i < view->chunk_count; i++) {
         struct hr_chunk *c = &hr_space.chunks[view->first_chunk + i];
-        if (!(states >> atomic_load(&c->state) & 1))
+        if (!(states >> atomic_load(&c->state) & 1) || !hr_space_is_of(c, e))
             continue;
         moves[n].chunk = c;
         if (atomic_load(&c->pins) > 0 || hr_tier_host.take(e->gpu, &moves[n].to) != CUDA_SUCCESS) {
@@ -90,14 +90,15 @@ static bool send_to_host_locked(struct hr_extent *e, const struct hr_view *view,
 }
 
 /* Grants `user` what is mapped of e, all of which is in host memory. */
-static CUresult grant_locked(const struct hr_view *view, unsigned user) HR_REQUIRES(hr_move_lock)
+static CUresult grant_locked(const struct hr_extent *e, const struct hr_view *view, unsigned user)
+    HR_REQUIRES(hr_move_lock)
 {
     CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hr_gpu_device(user)},
                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUresult r = CUDA_SUCCESS;
     for (uint32_t i = 0; i < view->chunk_count && r == CUDA_SUCCESS; i++) {
         struct hr_chunk *c = &hr_space.chunks[view->first_chunk + i];
-        if (atomic_load(&c->mapped))
+        if (atomic_load(&c->mapped) && hr_space_is_of(c, e))
             r = hr_drv.cuMemSetAccess(hr_chunk_address(c), hr_chunk_bytes(), &desc, 1);
     }
     return r;
@@ -117,7 +118,7 @@ static CUresult share_once(struct hr_extent *e, unsigned user, uint64_t span, bo
     if (!*done_out) {
         atomic_fetch_or(&e->sharers, (uint16_t)(1u << user));
         if (send_to_host_locked(e, &view, 1u << HR_CHUNK_RESIDENT | 1u << HR_CHUNK_PEER, span)) {
-            r = grant_locked(&view, user);
+            r = grant_locked(e, &view, user);
             if (r == CUDA_SUCCESS)
                 atomic_fetch_or(&e->shared_with, (uint16_t)(1u << user));
             *done_out = r == CUDA_SUCCESS;

@@ -149,7 +149,8 @@ static CUresult start_space(unsigned chunk_shift, size_t host_bytes)
     host_budget_bytes = host_bytes;
     for (unsigned i = 0; i < gpu_count; i++) {
         caps[i] = window_cap(&gpus[i]);
-        windows[i] = caps[i] * 2; /* addresses are plentiful: fragmentation of them must not cost capacity */
+        /* Addresses are plentiful: fragmentation of them must not cost capacity, and jobs reserve some that they never fill. */
+        windows[i] = caps[i] * 8;
     }
     CUresult r = hr_space_init(gpu_count, windows, chunk_shift);
     if (r != CUDA_SUCCESS)

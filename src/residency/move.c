@@ -533,3 +533,76 @@ CUresult hr_drop_backing_locked(struct hr_extent *e)
         atomic_store(&e->touched, 0); /* only here, under the lock under which it is set */
     return failed;
 }
+
+/* --- mappings of the job's own ------------------------------------------------------------------------------------- */
+
+static void become_holes(struct hr_extent *e, struct hr_chunk *c, uint32_t count)
+{
+    atomic_fetch_sub(&e->not_resident, count);
+    atomic_fetch_sub(&e->not_accessible, count);
+    for (uint32_t i = 0; i < count; i++)
+        atomic_store_explicit(&c[i].extent, NULL, memory_order_release);
+}
+
+CUresult hr_move_adopt_locked(struct hr_extent *e, uint32_t first_chunk, uint32_t count, struct hr_phys *const *phys)
+{
+    struct hr_chunk *c = &hr_space.chunks[first_chunk];
+    CUresult r = CUDA_SUCCESS;
+    atomic_fetch_add(&e->not_resident, count);
+    atomic_fetch_add(&e->not_accessible, count);
+    for (uint32_t i = 0; i < count; i++)
+        atomic_store_explicit(&c[i].extent, e, memory_order_release);
+    uint32_t done = 0;
+    for (; done < count; done++) {
+        if (!phys[done])
+            continue;
+        r = map_one(&c[done], phys[done]);
+        if (r != CUDA_SUCCESS)
+            break;
+        bool mapped = phys[done]->handle != 0;
+        if (mapped)
+            r = grant(e->gpu, hr_chunk_address(&c[done]), hr_chunk_bytes(), sharers_of(&c[done], phys[done]));
+        if (r != CUDA_SUCCESS) {
+            hr_drv.cuMemUnmap(hr_chunk_address(&c[done]), hr_chunk_bytes());
+            break;
+        }
+        set_chunk(e, &c[done], phys[done], mapped);
+    }
+    if (r == CUDA_SUCCESS)
+        return r;
+    for (uint32_t i = 0; i < done; i++) {
+        if (atomic_load(&c[i].mapped))
+            hr_drv.cuMemUnmap(hr_chunk_address(&c[i]), hr_chunk_bytes());
+        set_chunk(e, &c[i], NULL, false);
+    }
+    become_holes(e, c, count);
+    return r;
+}
+
+CUresult hr_move_disown_locked(struct hr_extent *e, uint32_t first_chunk, uint32_t count, bool keep_mapped,
+                               struct hr_phys **phys_out)
+{
+    struct hr_chunk *c = &hr_space.chunks[first_chunk];
+    for (uint32_t i = 0; i < count && !keep_mapped;) {
+        uint32_t n = 0;
+        while (i + n < count && atomic_load(&c[i + n].mapped))
+            n++;
+        CUresult r =
+            n > 0 ? hr_drv.cuMemUnmap(hr_chunk_address(&c[i]), (size_t)n << hr_space.chunk_shift) : CUDA_SUCCESS;
+        if (r != CUDA_SUCCESS) { /* what was unmapped before is mapped again by whoever names it */
+            for (uint32_t k = 0; k < i; k++)
+                if (c[k].phys && atomic_load(&c[k].mapped))
+                    set_chunk(e, &c[k], c[k].phys, false);
+            return r;
+        }
+        i += n > 0 ? n : 1;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        bool stays = keep_mapped && atomic_load(&c[i].mapped);
+        phys_out[i] = c[i].phys;
+        set_chunk(e, &c[i], NULL, false);
+        atomic_store(&c[i].mapped, stays);
+    }
+    become_holes(e, c, count);
+    return CUDA_SUCCESS;
+}

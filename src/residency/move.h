@@ -51,6 +51,17 @@ uint32_t hr_back_fresh_locked(struct hr_extent *e, uint32_t first_chunk, uint32_
 /* Maps a chunk that has backing of the driver but is not mapped (a failed move could not restore it). */
 CUresult hr_map_again_locked(struct hr_chunk *c) HR_REQUIRES(hr_move_lock);
 
+/*
+ * The job maps memory into a reservation (an extent of kind VMM), or unmaps it. adopt makes chunks, until now holes, the extent's own,
+ * and maps what they have been given as backing before (NULL = nothing yet); an error: nothing was done. disown makes holes of
+ * them and gives out their backing; with keep_mapped it stays mapped where it is, and is none of the movers' business from now on.
+ * An error: nothing was done.
+ */
+CUresult hr_move_adopt_locked(struct hr_extent *e, uint32_t first_chunk, uint32_t count, struct hr_phys *const *phys)
+    HR_REQUIRES(hr_move_lock);
+CUresult hr_move_disown_locked(struct hr_extent *e, uint32_t first_chunk, uint32_t count, bool keep_mapped,
+                               struct hr_phys **phys_out) HR_REQUIRES(hr_move_lock);
+
 /* Takes the backing away from a dead extent. An error: some chunks kept theirs, call again later. */
 CUresult hr_drop_backing_locked(struct hr_extent *e) HR_REQUIRES(hr_move_lock);
 

@@ -107,10 +107,12 @@ static CUresult set_access_locked(unsigned owner, unsigned user, CUmemAccess_fla
 {
     CUmemAccessDesc desc = access_of(user, flags);
     const struct hr_chunk *chunks = &hr_space.chunks[hr_space.window[owner].first_chunk];
-    uint32_t count = hr_space.window[owner].chunk_count;
+    uint32_t count = hr_space_used_chunks(owner);
     for (uint32_t i = 0; i < count;) {
         uint32_t n = 0;
-        while (i + n < count && atomic_load_explicit(&chunks[i + n].mapped, memory_order_relaxed))
+        while (
+            i + n < count && atomic_load_explicit(&chunks[i + n].mapped, memory_order_relaxed) &&
+            atomic_load_explicit(&chunks[i + n].extent, memory_order_relaxed)) /* else it is mapped by the job itself */
             n++;
         CUresult r =
             n > 0 ? hr_drv.cuMemSetAccess(hr_chunk_address(&chunks[i]), (size_t)n << hr_space.chunk_shift, &desc, 1)

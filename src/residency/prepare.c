@@ -124,7 +124,7 @@ static CUresult fresh_vram_locked(struct hr_working_set *set, unsigned gpu) HR_R
         bool wanted = piece->extent->gpu == gpu && !hr_fixed_sharers(piece->extent);
         for (uint32_t i = piece->first_chunk; wanted && i < piece->end_chunk;) {
             uint32_t n = 0;
-            while (i + n < piece->end_chunk && !hr_space.chunks[i + n].phys)
+            while (i + n < piece->end_chunk && hr_space_lacks_backing(&hr_space.chunks[i + n], piece->extent))
                 n++;
             CUresult error;
             if (n > 0 && hr_back_fresh_locked(piece->extent, i, n, &hr_tier_vram, &error) < n) {
@@ -146,7 +146,8 @@ static size_t count_missing(const struct hr_working_set *set, unsigned gpu)
         const struct hr_piece *piece = &set->piece[p];
         bool counts = piece->extent->gpu == gpu && !hr_fixed_is(piece->extent);
         for (uint32_t i = piece->first_chunk; counts && i < piece->end_chunk; i++)
-            missing += atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) != HR_CHUNK_RESIDENT;
+            missing += hr_space_is_of(&hr_space.chunks[i], piece->extent) &&
+                       atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) != HR_CHUNK_RESIDENT;
     }
     return missing;
 }
@@ -165,7 +166,8 @@ static void bring_in_locked(struct hr_working_set *set, unsigned gpu, uint64_t s
             for (unsigned k = 0; k < n && !listed; k++)
                 listed = moves[k].chunk == c;
             uint8_t state = atomic_load(&c->state);
-            if (listed || (state != HR_CHUNK_HOST && state != HR_CHUNK_PEER))
+            if (listed || (state != HR_CHUNK_HOST && state != HR_CHUNK_PEER) ||
+                !hr_space_is_of(c, set->piece[p].extent))
                 continue;
             moves[n].chunk = c;
             if (hr_tier_vram.take(gpu, &moves[n].to) != CUDA_SUCCESS) {
@@ -205,7 +207,7 @@ static bool can_improve(unsigned gpu)
     if (hr_tier_vram.available_chunks(gpu) > 0 || hr_tier_peer.in_use_chunks(gpu) > 0 || hr_quarantine_any() ||
         hr_shelf_any())
         return true;
-    uint32_t first = hr_space.window[gpu].first_chunk, end = first + hr_space.window[gpu].chunk_count;
+    uint32_t first = hr_space.window[gpu].first_chunk, end = first + hr_space_used_chunks(gpu);
     size_t left = hr_tier_vram.in_use_chunks(gpu);
     for (uint32_t i = first; i < end && left > 0; i++) {
         if (hr_evict_may_leave(&hr_space.chunks[i]))
@@ -265,8 +267,9 @@ static size_t wanted_chunks(const struct hr_working_set *set, unsigned gpu)
 {
     size_t n = 0;
     for (unsigned p = 0; p < set->count; p++)
-        if (set->piece[p].extent->gpu == gpu)
-            n += set->piece[p].end_chunk - set->piece[p].first_chunk;
+        for (uint32_t i = set->piece[p].first_chunk; set->piece[p].extent->gpu == gpu && i < set->piece[p].end_chunk;
+             i++)
+            n += hr_space_is_of(&hr_space.chunks[i], set->piece[p].extent);
     return n;
 }
 
@@ -404,7 +407,7 @@ static bool back_visited(CUdeviceptr address, void *arg)
     CUresult *r = arg;
     struct hr_allocation a;
     if (hr_space_find(address, &a) && atomic_load(&a.extent->not_accessible) > 0)
-        *r = hr_access_back_range(hr_thread_self(), a.base, a.bytes);
+        *r = hr_access_map_extent(hr_thread_self(), a.extent);
     if (*r == CUDA_ERROR_INVALID_VALUE) /* freed by another thread meanwhile */
         *r = CUDA_SUCCESS;
     return *r == CUDA_SUCCESS;

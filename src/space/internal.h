@@ -34,10 +34,22 @@ uint64_t hr_space_next_id(struct hr_thread *t);
 /* One lock per window: its free address ranges, its slabs. */
 extern struct hr_mutex hr_window_lock[HR_MAX_GPUS];
 
+/* Chunks up to this one of e's window are in use from now on. */
+static inline void hr_space_note_used(const struct hr_extent *e, uint32_t end_chunk)
+{
+    _Atomic(uint32_t) *used = &hr_space.window[e->gpu].used_chunks;
+    uint32_t count = end_chunk - hr_space.window[e->gpu].first_chunk, seen = atomic_load(used);
+    while (seen < count && !atomic_compare_exchange_weak(used, &seen, count))
+        ;
+}
+
 /* ranges.c: whole-chunk ranges. Extents come back with kind FREE, live 0. */
 CUresult hr_ranges_init(void);
 struct hr_extent *hr_ranges_take_locked(unsigned gpu, uint32_t chunk_count);
+/* The same without a word in the chunk array: nothing there names the extent. */
+struct hr_extent *hr_ranges_take_bare_locked(unsigned gpu, uint32_t chunk_count);
 void hr_ranges_give_locked(struct hr_extent *e);
+void hr_ranges_give_bare_locked(struct hr_extent *e);
 
 /*
  * How an owner changes what hr_space_view copies: in between, stores with SET, which later readers of the version cannot

@@ -104,7 +104,7 @@ static struct hr_extent *best_of_bin(struct hr_extent *head, uint32_t chunk_coun
     return best;
 }
 
-struct hr_extent *hr_ranges_take_locked(unsigned gpu, uint32_t chunk_count)
+static struct hr_extent *cut_locked(unsigned gpu, uint32_t chunk_count)
 {
     struct hr_extent *e = NULL;
     for (unsigned b = bin_of(chunk_count); b < BIN_COUNT && !e; b++)
@@ -120,6 +120,30 @@ struct hr_extent *hr_ranges_take_locked(unsigned gpu, uint32_t chunk_count)
         link_locked(rest);
     }
     set_range(e, e->first_chunk, chunk_count);
+    return e;
+}
+
+static void forget_tags(uint32_t first_chunk, uint32_t chunk_count);
+
+struct hr_extent *hr_ranges_take_bare_locked(unsigned gpu, uint32_t chunk_count)
+{
+    struct hr_extent *e = cut_locked(gpu, chunk_count);
+    if (e) { /* its tags as a free range */
+        forget_tags(e->first_chunk, 1);
+        forget_tags(e->first_chunk + chunk_count - 1, 1);
+        atomic_store_explicit(&e->not_resident, 0, memory_order_relaxed);
+        atomic_store_explicit(&e->not_accessible, 0, memory_order_relaxed);
+        atomic_store_explicit(&e->last_use, 0, memory_order_relaxed);
+    }
+    return e;
+}
+
+struct hr_extent *hr_ranges_take_locked(unsigned gpu, uint32_t chunk_count)
+{
+    struct hr_extent *e = cut_locked(gpu, chunk_count);
+    if (!e)
+        return NULL;
+    hr_space_note_used(e, e->first_chunk + chunk_count);
     for (uint32_t i = 0; i < chunk_count; i++)
         atomic_store_explicit(&hr_space.chunks[e->first_chunk + i].extent, e, memory_order_release);
     atomic_store_explicit(&e->not_resident, chunk_count, memory_order_relaxed);
@@ -151,6 +175,11 @@ static void forget_tags(uint32_t first_chunk, uint32_t chunk_count)
 void hr_ranges_give_locked(struct hr_extent *e)
 {
     forget_tags(e->first_chunk, e->chunk_count);
+    hr_ranges_give_bare_locked(e);
+}
+
+void hr_ranges_give_bare_locked(struct hr_extent *e)
+{
     uint32_t window_first = hr_space.window[e->gpu].first_chunk;
     uint32_t window_end = window_first + hr_space.window[e->gpu].chunk_count;
     uint32_t first = e->first_chunk, end = e->first_chunk + e->chunk_count;

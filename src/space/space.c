@@ -146,6 +146,8 @@ enum hr_retire hr_space_retire(CUdeviceptr address, size_t *bytes_out, struct hr
     *extent_out = e;
     if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB)
         return hr_slab_retire(e, address, bytes_out);
+    if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_VMM)
+        return HR_RETIRE_INVALID; /* it is unmapped, not freed */
     uint8_t live = 1;
     if (address != e->base || !atomic_compare_exchange_strong(&e->live, &live, 0))
         return HR_RETIRE_INVALID;
@@ -160,10 +162,10 @@ static size_t start_bit(CUdeviceptr address)
 }
 
 /* What was learned belongs to the allocation that ended. */
-static void forget_content(struct hr_extent *e)
+static void forget_content(struct hr_extent *e, uint32_t chunk_count)
 {
     if (atomic_exchange(&e->has_starts, 0)) {
-        size_t words = ((size_t)e->chunk_count << hr_space.chunk_shift) / HR_SMALL_ALIGN / 64;
+        size_t words = ((size_t)chunk_count << hr_space.chunk_shift) / HR_SMALL_ALIGN / 64;
         for (size_t i = 0; i < words; i++)
             atomic_store_explicit(&hr_space.starts[start_bit(e->base) / 64 + i], 0, memory_order_relaxed);
     }
@@ -177,7 +179,7 @@ void hr_space_revive(struct hr_thread *t, CUdeviceptr address, size_t bytes)
         hr_slab_revive(e, address, bytes);
         return;
     }
-    forget_content(e);
+    forget_content(e, e->chunk_count);
     begin_life(t, e, e->ctx, bytes); /* what shares its host memory still does: that is a property of its backing */
     atomic_store_explicit(&e->live, 1, memory_order_release);
 }
@@ -204,7 +206,7 @@ struct hr_extent *hr_space_release(struct hr_thread *t, CUdeviceptr address)
     struct hr_extent *e = atomic_load_explicit(&hr_space_chunk(address)->extent, memory_order_acquire);
     if (atomic_load_explicit(&e->kind, memory_order_relaxed) == HR_EXTENT_SLAB)
         return hr_slab_release(t, e, address);
-    forget_content(e);
+    forget_content(e, e->chunk_count);
     hr_ledger_uncharge(t, e->gpu, (size_t)e->chunk_count << hr_space.chunk_shift);
     struct hr_cache *cache = hr_space_cache(t, e->gpu);
     if (cache && e->chunk_count <= HR_LARGE_CLASSES && cache->large_count[e->chunk_count - 1] < HR_LARGE_CACHE) {
@@ -220,12 +222,52 @@ struct hr_extent *hr_space_release(struct hr_thread *t, CUdeviceptr address)
 void hr_space_release_slab(struct hr_thread *t, struct hr_extent *e)
 {
     unsigned gpu = e->gpu;
-    forget_content(e);
+    forget_content(e, e->chunk_count);
     hr_mutex_lock(&hr_window_lock[gpu]);
     hr_slab_retire_locked(e);
     hr_ranges_give_locked(e);
     hr_mutex_unlock(&hr_window_lock[gpu]);
     hr_ledger_uncharge(t, gpu, hr_chunk_bytes());
+}
+
+struct hr_extent *hr_space_reserve(struct hr_thread *t, unsigned gpu, uint32_t chunk_count)
+{
+    if (chunk_count > hr_space.window[gpu].chunk_count)
+        return NULL;
+    hr_mutex_lock(&hr_window_lock[gpu]);
+    struct hr_extent *e = hr_ranges_take_bare_locked(gpu, chunk_count);
+    hr_mutex_unlock(&hr_window_lock[gpu]);
+    if (!e)
+        return NULL;
+    begin_life(t, e, NULL, 0);
+    hr_extent_change(e);
+    HR_EXTENT_SET(e, kind, HR_EXTENT_VMM);
+    HR_EXTENT_SET(e, chunk_count, 0);
+    hr_extent_changed(e);
+    atomic_store_explicit(&e->sharers, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->shared_with, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->live, 1, memory_order_release);
+    return e;
+}
+
+void hr_space_extend(struct hr_extent *e, uint32_t chunk_count)
+{
+    if (atomic_load_explicit(&e->live, memory_order_relaxed))
+        hr_space_note_used(e, e->first_chunk + chunk_count);
+    hr_extent_change(e);
+    HR_EXTENT_SET(e, chunk_count, chunk_count);
+    HR_EXTENT_SET(e, bytes, (size_t)chunk_count << hr_space.chunk_shift);
+    hr_extent_changed(e);
+}
+
+void hr_space_unreserve(struct hr_extent *e, uint32_t reserved_chunks, uint32_t top_chunks)
+{
+    atomic_store_explicit(&e->live, 0, memory_order_release);
+    forget_content(e, top_chunks);
+    hr_space_extend(e, reserved_chunks);
+    hr_mutex_lock(&hr_window_lock[e->gpu]);
+    hr_ranges_give_bare_locked(e);
+    hr_mutex_unlock(&hr_window_lock[e->gpu]);
 }
 
 bool hr_space_find(CUdeviceptr address, struct hr_allocation *allocation_out)
@@ -237,6 +279,23 @@ bool hr_space_find(CUdeviceptr address, struct hr_allocation *allocation_out)
     if (view.kind == HR_EXTENT_SLAB)
         return hr_slab_find(e, &view, address, allocation_out);
     *allocation_out = (struct hr_allocation){view.base, view.bytes, view.id, e->gpu, view.ctx, e};
+    return true;
+}
+
+bool hr_space_holds(CUdeviceptr address, size_t bytes)
+{
+    struct hr_allocation a;
+    if (bytes == 0 || address - hr_space.base >= hr_space.bytes || bytes > hr_space.bytes - (address - hr_space.base))
+        return bytes == 0;
+    if (hr_space_find(address, &a) && atomic_load_explicit(&a.extent->kind, memory_order_relaxed) != HR_EXTENT_VMM)
+        return bytes <= a.bytes - (address - a.base);
+    const struct hr_chunk *c = hr_space_chunk(address), *last = hr_space_chunk(address + bytes - 1);
+    for (; c <= last; c++) {
+        const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
+        if (e ? atomic_load_explicit(&e->kind, memory_order_relaxed) != HR_EXTENT_VMM
+              : !atomic_load_explicit(&c->mapped, memory_order_acquire))
+            return false;
+    }
     return true;
 }
 
@@ -312,20 +371,32 @@ void hr_space_context_gone(struct hr_thread *t, CUcontext ctx)
         finish_empty(t, hr_slab_take_empty(g, ctx));
 }
 
+/* The first chunk behind what begins (or goes on) at chunk i; 0 = visit does not want more. */
+static uint32_t visit_at(uint32_t i, CUcontext ctx, bool (*visit)(CUdeviceptr address, void *arg), void *arg)
+{
+    struct hr_extent *e = atomic_load_explicit(&hr_space.chunks[i].extent, memory_order_acquire);
+    struct hr_view view;
+    bool more = true;
+    if (!e || !hr_space_view(e, &view) || (view.first_chunk != i && view.kind != HR_EXTENT_VMM))
+        return i + 1;
+    if (view.kind == HR_EXTENT_VMM) { /* at its first chunk that is no hole */
+        more = ctx || visit(hr_space.base + ((CUdeviceptr)i << hr_space.chunk_shift), arg);
+        return !more ? 0 : i < view.first_chunk + view.chunk_count ? view.first_chunk + view.chunk_count : i + 1;
+    }
+    if (!ctx || view.ctx == ctx)
+        more = view.kind == HR_EXTENT_SLAB ? hr_slab_each(&view, visit, arg) : visit(view.base, arg);
+    return more ? i + view.chunk_count : 0;
+}
+
 void hr_space_each(CUcontext ctx, bool (*visit)(CUdeviceptr address, void *arg), void *arg)
 {
-    uint32_t chunks = (uint32_t)(hr_space.bytes >> hr_space.chunk_shift);
-    for (uint32_t i = 0; i < chunks;) {
-        struct hr_extent *e = atomic_load_explicit(&hr_space.chunks[i].extent, memory_order_acquire);
-        struct hr_view view;
-        if (!e || !hr_space_view(e, &view) || view.first_chunk != i) {
-            i++;
-            continue;
+    for (unsigned g = 0; g < hr_space.gpu_count; g++) {
+        uint32_t i = hr_space.window[g].first_chunk, end = i + hr_space_used_chunks(g);
+        while (i < end) {
+            i = visit_at(i, ctx, visit, arg);
+            if (i == 0)
+                return;
         }
-        if ((!ctx || view.ctx == ctx) &&
-            !(view.kind == HR_EXTENT_SLAB ? hr_slab_each(&view, visit, arg) : visit(view.base, arg)))
-            return;
-        i += view.chunk_count;
     }
 }
 

@@ -41,7 +41,11 @@ struct hr_chunk {
     _Atomic(uint16_t) pins;             /* working sets that are on their way to a launch; not a victim while > 0 */
 };
 
-enum hr_extent_kind { HR_EXTENT_FREE, HR_EXTENT_LARGE, HR_EXTENT_SLAB };
+/*
+ * VMM: addresses that the job reserved and maps memory into (residency/vmm.h). Such an extent reaches to the end of what was mapped;
+ * of the chunks in between only those whose `extent` it is are its own, the others are holes.
+ */
+enum hr_extent_kind { HR_EXTENT_FREE, HR_EXTENT_LARGE, HR_EXTENT_SLAB, HR_EXTENT_VMM };
 
 /* Other extents whose addresses were seen in this one's content (see residency/hidden.h). Immutable once published. */
 struct hr_refs {
@@ -91,9 +95,16 @@ struct hr_space {
     _Atomic(uint64_t) *starts; /* one bit per HR_SMALL_ALIGN bytes of all windows */
     struct {
         uint32_t first_chunk, chunk_count;
+        _Atomic(uint32_t) used_chunks; /* from the first on: none behind them ever had an extent */
     } window[HR_MAX_GPUS];
 };
 extern struct hr_space hr_space HR_HIDDEN;
+
+/* How many chunks of a window have to be looked at, from its first on. No lock. */
+static inline uint32_t hr_space_used_chunks(unsigned gpu)
+{
+    return atomic_load_explicit(&hr_space.window[gpu].used_chunks, memory_order_acquire);
+}
 
 static inline size_t hr_chunk_bytes(void)
 {
@@ -119,6 +130,17 @@ static inline struct hr_extent *hr_space_extent(CUdeviceptr address)
     struct hr_chunk *c = hr_space_chunk(address);
     struct hr_extent *e = c ? atomic_load_explicit(&c->extent, memory_order_acquire) : NULL;
     return e && atomic_load_explicit(&e->live, memory_order_acquire) ? e : NULL;
+}
+
+/* Whether the chunk is e's own: no hole of it. */
+static inline bool hr_space_is_of(const struct hr_chunk *c, const struct hr_extent *e)
+{
+    return atomic_load_explicit(&c->extent, memory_order_acquire) == e;
+}
+/* Whether it is e's own and has no backing; under the move lock. */
+static inline bool hr_space_lacks_backing(const struct hr_chunk *c, const struct hr_extent *e)
+{
+    return !c->phys && hr_space_is_of(c, e);
 }
 
 /* One life of an extent, copied. */
@@ -216,6 +238,16 @@ size_t hr_space_small_bytes(unsigned small_class);
 /* The bytes that an allocation of this size takes up: its slot, or whole chunks. */
 size_t hr_space_block_bytes(size_t bytes);
 
+/*
+ * Addresses for mappings of the job's own: an extent of kind VMM that has no chunks yet; NULL = there are not so many. extend makes it
+ * reach over so many chunks from its start on, less or more than before; the caller sees to it that only one does so at a time.
+ * unreserve gives the addresses back, of which at most top_chunks were in use at some time; none has an extent now. Locks: the
+ * window's.
+ */
+struct hr_extent *hr_space_reserve(struct hr_thread *t, unsigned gpu, uint32_t chunk_count);
+void hr_space_extend(struct hr_extent *e, uint32_t chunk_count);
+void hr_space_unreserve(struct hr_extent *e, uint32_t reserved_chunks, uint32_t top_chunks);
+
 struct hr_allocation {
     CUdeviceptr base;
     size_t bytes;
@@ -226,6 +258,8 @@ struct hr_allocation {
 };
 /* The live allocation that holds `address` (interior pointers too); false = none. No lock. */
 bool hr_space_find(CUdeviceptr address, struct hr_allocation *allocation_out);
+/* Whether the range lies within one live allocation, or in memory that the job mapped itself, without holes. No lock. */
+bool hr_space_holds(CUdeviceptr address, size_t bytes);
 
 /* Gives the thread's cached addresses and commit credit back (before an out-of-memory is returned). Locks: hold none. */
 void hr_space_flush_thread(struct hr_thread *t);

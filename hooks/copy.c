@@ -2,8 +2,10 @@
 
 #include "hr_hooks.h"
 #include "residency/access.h"
+#include "residency/capture.h"
 #include "residency/context.h"
 #include "residency/hidden.h"
+#include "residency/hold.h"
 #include "residency/peers.h"
 #include "residency/transfer.h"
 #include "stats/stats.h"
@@ -39,6 +41,81 @@ CUresult hr_copy_begin(struct hr_thread *t, const struct hr_range *ranges, unsig
         hr_gate_leave(t);
     }
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Whether a call over the range finds all of it mapped. */
+static bool is_mapped(const struct hr_range *range)
+{
+    if (!hr_space_owns(range->address) || range->bytes == 0)
+        return true;
+    const struct hr_chunk *c = hr_space_chunk(range->address),
+                          *last = hr_space_chunk(range->address + range->bytes - 1);
+    while (c && c <= last && atomic_load_explicit(&c->mapped, memory_order_acquire))
+        c++;
+    return c > last;
+}
+
+/* Backs a range, and maps it. */
+static CUresult map(struct hr_thread *t, const struct hr_range *range)
+{
+    struct hr_hold hold;
+    if (!hr_space_owns(range->address) || range->bytes == 0)
+        return CUDA_SUCCESS;
+    CUresult r = hr_access_back_range(t, range->address, range->bytes);
+    if (r == CUDA_SUCCESS && !is_mapped(range)) { /* where host memory cannot be mapped, it has to come in */
+        r = hr_hold_take(t, range->address, range->bytes, &hold);
+        if (r == CUDA_SUCCESS)
+            hr_hold_drop(&hold);
+    }
+    return r;
+}
+
+/* Begins a submission, which is not counted as one, in which all of them are mapped. */
+static CUresult map_all(struct hr_thread *t, const struct hr_range *ranges, unsigned count)
+{
+    for (unsigned attempt = 0; attempt < 100; attempt++) {
+        CUresult r = CUDA_SUCCESS;
+        for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++)
+            r = map(t, &ranges[i]);
+        if (r != CUDA_SUCCESS)
+            return r;
+        hr_gate_enter(t);
+        bool mapped = true;
+        for (unsigned i = 0; i < count && mapped; i++)
+            mapped = is_mapped(&ranges[i]);
+        if (mapped)
+            return CUDA_SUCCESS;
+        hr_gate_leave(t);
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool hr_copy_place(struct hr_thread *t, const struct hr_range *ranges, unsigned count, struct hr_placing *placing_out)
+{
+    struct hr_placing placing = {CUDA_SUCCESS, 0, {{0}}};
+    hr_context_current(); /* registers it */
+    for (unsigned i = 0; hr_space.gpu_count > 1 && i < count && i < 2 && placing.r == CUDA_SUCCESS; i++) {
+        if (!hr_space_owns(ranges[i].address) || ranges[i].bytes == 0)
+            continue;
+        placing.r = hr_hold_take(t, ranges[i].address, ranges[i].bytes, &placing.hold[placing.held]);
+        placing.held += placing.r == CUDA_SUCCESS;
+    }
+    if (placing.r == CUDA_SUCCESS)
+        placing.r = map_all(t, ranges, count);
+    *placing_out = placing;
+    if (placing.r == CUDA_SUCCESS || placing.r == CUDA_ERROR_INVALID_VALUE)
+        return true;
+    hr_copy_placed(t, placing_out, placing.r);
+    return false;
+}
+
+CUresult hr_copy_placed(struct hr_thread *t, struct hr_placing *placing, CUresult r)
+{
+    if (placing->r == CUDA_SUCCESS)
+        hr_gate_leave(t);
+    while (placing->held > 0)
+        hr_hold_drop(&placing->hold[--placing->held]);
+    return r;
 }
 
 CUresult hr_copy_end(struct hr_thread *t, CUresult r, CUstream stream, bool per_thread_default,
@@ -210,6 +287,14 @@ void hr_copy_note_pointers(CUdeviceptr to, CUdeviceptr from, size_t bytes, bool 
     }
 }
 
+static __attribute__((noinline)) CUresult copy_captured(struct hr_thread *t, const struct copy *c,
+                                                        const struct hr_range *ranges)
+{
+    struct hr_placing placing;
+    return hr_copy_place(t, ranges, 2, &placing) ? hr_copy_placed(t, &placing, c->real(c, c->to, c->from, c->bytes))
+                                                 : placing.r;
+}
+
 /* The library's part of a copy that names the window. */
 static CUresult copy(const struct copy *c, bool from_is_host)
 {
@@ -223,6 +308,8 @@ static CUresult copy(const struct copy *c, bool from_is_host)
     if (!t || c->bytes == 0 || (!to_ours && !from_ours))
         return c->real(c, c->to, c->from, c->bytes);
     struct hr_range ranges[2] = {{c->to, c->bytes}, {c->from, c->bytes}};
+    if (hr_capture_takes(c->stream, c->per_thread))
+        return copy_captured(t, c, ranges);
     struct hr_way way = hr_way_of(c->stream, c->per_thread, ranges, 2);
     CUresult r = hr_copy_begin(t, ranges, 2);
     if (r != CUDA_SUCCESS)

@@ -3,6 +3,7 @@
 #define HR_HOOKS_COPY_H
 
 #include "residency/context.h"
+#include "residency/hold.h"
 #include "residency/lane.h"
 #include "shim/gate.h"
 #include "shim/shim.h"
@@ -29,6 +30,22 @@ CUresult hr_copy_end(struct hr_thread *t, CUresult r, CUstream stream, bool per_
  * INVALID_VALUE: a range is not within one live allocation; OUT_OF_MEMORY; the driver's.
  */
 CUresult hr_mapped_begin(struct hr_thread *t, const struct hr_range *ranges, unsigned count) HR_HIDDEN;
+
+/*
+ * For calls that make nodes of a graph, captured or not: their operands are mapped, and stay so until the real call has returned. They are
+ * neither translated nor divided, since where memory lies now says nothing of a launch, which sees to it itself (residency/graph.h).
+ * Errors as of hr_copy_begin, in placing->r; after INVALID_VALUE the real call is to be made all the same, since it breaks a capture, and
+ * says what is wrong. hr_copy_placed, after it: returns what it gave.
+ */
+struct hr_placing {
+    CUresult r;
+    unsigned held;
+    struct hr_hold hold[2]; /* where the node may be another GPU's, whose grants are kept with the mapping */
+};
+/* count <= 2 where there are several GPUs. Whether the real call is to be made. */
+bool hr_copy_place(struct hr_thread *t, const struct hr_range *ranges, unsigned count,
+                   struct hr_placing *placing_out) HR_HIDDEN;
+CUresult hr_copy_placed(struct hr_thread *t, struct hr_placing *placing, CUresult r) HR_HIDDEN;
 
 /*
  * Which GPU does the work of a call, and what it cannot reach of the window memory that is named: chunks of another GPU that

@@ -2,6 +2,7 @@
 
 #include "hr_hooks.h"
 #include "residency/access.h"
+#include "residency/capture.h"
 #include "residency/hidden.h"
 
 #include <stdint.h>
@@ -149,6 +150,10 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *asked, CUstream s, bool async, bool
     };
     if (ranges[0].bytes == 0 && ranges[1].bytes == 0)
         return real(asked, s);
+    if (hr_capture_takes(s, per_thread)) {
+        struct hr_placing placing;
+        return hr_copy_place(t, ranges, 2, &placing) ? hr_copy_placed(t, &placing, real(asked, s)) : placing.r;
+    }
     struct hr_way way = hr_way_of(s, per_thread, ranges, 2);
     CUresult r = hr_copy_begin(t, ranges, 2);
     if (r != CUDA_SUCCESS)

@@ -2,6 +2,7 @@
 
 #include "hr_hooks.h"
 #include "residency/access.h"
+#include "residency/capture.h"
 #include "residency/hidden.h"
 
 #include <stdint.h>
@@ -190,6 +191,10 @@ static CUresult copy_3d(const void *asked, struct call *c)
     if (to.range.bytes == 0 && from.range.bytes == 0)
         return c->real(c, &c->asked);
     struct hr_range ranges[2] = {to.range, from.range};
+    if (hr_capture_takes(c->stream, c->per_thread)) {
+        struct hr_placing placing;
+        return hr_copy_place(t, ranges, 2, &placing) ? hr_copy_placed(t, &placing, c->real(c, &c->asked)) : placing.r;
+    }
     struct hr_way way = hr_way_of(c->stream, c->per_thread, ranges, 2);
     CUresult r = hr_copy_begin(t, ranges, 2);
     if (r != CUDA_SUCCESS)

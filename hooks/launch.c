@@ -4,10 +4,10 @@
 #include "fabric/machine.h"
 #include "hr_hooks.h"
 #include "residency/access.h"
+#include "residency/capture.h"
 #include "residency/context.h"
-#include "residency/params.h"
 #include "residency/peers.h"
-#include "residency/texture.h"
+#include "residency/scan.h"
 #include "residency/transfer.h"
 #include "stats/stats.h"
 #include "tier/tier.h"
@@ -29,84 +29,6 @@ struct launch {
     const void *arguments; /* of the real call */
     CUresult (*real)(const struct launch *l);
 };
-
-#define PARAMS_MOST 4096 /* bytes of parameters, of drivers that do not tell them (before 12.4) */
-
-typedef void (*visit_word)(CUdeviceptr word, void *arg);
-
-/*
- * Visits the words of a parameter that could be pointers: 8-byte aligned within the parameter buffer. A parameter whose place
- * or size is no multiple of 8 holds an address only where the job packed it, and there it may lie anywhere.
- */
-static inline void visit_param(const void *value, size_t offset, size_t size, visit_word visit, void *arg)
-{
-    size_t step = (offset | size) % 8 == 0 ? 8 : (offset | size) % 4 == 0 ? 4 : 1;
-    for (size_t at = 0; at + 8 <= size; at += step) {
-        CUdeviceptr word;
-        memcpy(&word, (const char *)value + at, 8);
-        CUdeviceptr named = hr_space_owns(word) ? word : hr_texture_address(word);
-        if (named)
-            visit(named, arg);
-    }
-}
-
-/* The packed buffer of `extra`; false = none. */
-static bool packed_buffer(void **extra, const void **buffer_out, size_t *bytes_out)
-{
-    *buffer_out = NULL;
-    *bytes_out = 0;
-    for (size_t i = 0; extra && extra[i] != CU_LAUNCH_PARAM_END && i < 64; i += 2) {
-        if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER)
-            *buffer_out = extra[i + 1];
-        else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE && extra[i + 1])
-            *bytes_out = *(const size_t *)extra[i + 1];
-    }
-    return *buffer_out != NULL;
-}
-
-struct visitor {
-    visit_word visit;
-    void *arg;
-};
-static bool visit_allocation(CUdeviceptr address, void *arg)
-{
-    const struct visitor *visitor = arg;
-    visitor->visit(address, visitor->arg);
-    return true;
-}
-
-/* Nothing tells what the kernel names, and what is out is not there for it. */
-static bool needs_everything(const struct hr_params *params)
-{
-    return __builtin_expect(!params->known, 0) && !hr_tier_host_mappable(0);
-}
-
-static void visit_launch(const struct launch *l, const struct hr_params *params, visit_word visit, void *arg)
-{
-    const void *buffer;
-    size_t bytes;
-    if (!params)
-        return;
-    if (needs_everything(params)) {
-        hr_space_each(NULL, visit_allocation, &(struct visitor){visit, arg});
-        return;
-    }
-    if (packed_buffer(l->extra, &buffer, &bytes)) {
-        /* As far as the kernel has parameters: the job may call the buffer larger than it is. */
-        if (!params->known)
-            visit_param(buffer, 0, bytes < PARAMS_MOST ? bytes / 8 * 8 : PARAMS_MOST, visit, arg);
-        for (uint32_t i = 0; i < params->count; i++)
-            if (bytes >= params->param[i].offset_bytes &&
-                bytes - params->param[i].offset_bytes >= params->param[i].size_bytes)
-                visit_param((const char *)buffer + params->param[i].offset_bytes, params->param[i].offset_bytes,
-                            params->param[i].size_bytes, visit, arg);
-    }
-    if (!l->params)
-        return;
-    for (uint32_t i = 0; i < params->count; i++)
-        if (l->params[i] && params->param[i].size_bytes >= 8)
-            visit_param(l->params[i], params->param[i].offset_bytes, params->param[i].size_bytes, visit, arg);
-}
 
 struct touched {
     uint64_t now;
@@ -138,9 +60,25 @@ static __attribute__((noinline)) CUresult prepare(struct hr_thread *t, const str
     set->everything = false;
     set->user = touched_now().user;
     hr_gate_enter(t); /* lists of hidden pointers may be read only in a submission: see hr_hidden_collect_quiet */
-    visit_launch(l, params, add_word, set);
+    hr_scan_kernel(params, l->params, l->extra, add_word, set);
     hr_gate_leave(t);
     return hr_access_prepare(t, set);
+}
+
+static void back_word(CUdeviceptr word, void *arg)
+{
+    struct hr_extent *e = hr_space_extent(word);
+    if (e && atomic_load(&e->not_accessible) > 0)
+        hr_access_map_extent(arg, e);
+}
+
+/* Nothing runs, and nothing may move: what is named is backed where there is room, and the launch of the graph does the rest. */
+static __attribute__((noinline)) CUresult launch_captured(struct hr_thread *t, const struct launch *l,
+                                                          const struct hr_params *params)
+{
+    if (t)
+        hr_scan_kernel(params, l->params, l->extra, back_word, t);
+    return l->real(l);
 }
 
 /* The rest of a launch that did not find everything in place; entered outside a submission. */
@@ -153,7 +91,7 @@ static CUresult launch_with(struct hr_thread *t, const struct launch *l, const s
             return r;
         hr_gate_enter(t);
         struct touched touched = touched_now();
-        visit_launch(l, params, touch_word, &touched);
+        hr_scan_kernel(params, l->params, l->extra, touch_word, &touched);
         if (touched.worst != HR_TOUCH_MISSING) {
             hr_gate_submit(t);
             r = l->real(l);
@@ -174,7 +112,7 @@ static __attribute__((noinline)) CUresult launch_slowly(struct hr_thread *t, con
 {
     struct hr_working_set *set = malloc(sizeof *set); /* 16 KiB: the job's thread may have hardly more stack */
     CUresult r = set ? launch_with(t, l, params, set) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_ERROR_OUT_OF_MEMORY && params && needs_everything(params))
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && params && hr_scan_needs_everything(params))
         hr_log(HR_LOG_ERROR,
                "what a kernel of unknown parameters may use does not fit into VRAM together, and this driver "
                "cannot map host memory: driver 12.4 or newer would tell the parameters");
@@ -188,6 +126,8 @@ static CUresult launch(const struct launch *l)
     struct hr_thread *t = hr_thread_self();
     bool has_params = l->params || l->extra;
     const struct hr_params *params = has_params ? hr_params_of(l->function) : NULL;
+    if (hr_capture_takes(l->stream, l->per_thread))
+        return launch_captured(t, l, params);
     if (hr_space.gpu_count > 1) {
         hr_fabric_watch(); /* kernels use links, too */
         if (hr_peers_any_granted())
@@ -205,7 +145,7 @@ static CUresult launch(const struct launch *l)
         return r;
     hr_gate_enter(t);
     struct touched touched = touched_now();
-    visit_launch(l, params, touch_word, &touched);
+    hr_scan_kernel(params, l->params, l->extra, touch_word, &touched);
     if (__builtin_expect(touched.worst == HR_TOUCH_HIT, 1)) {
         hr_gate_submit(t);
         r = l->real(l);

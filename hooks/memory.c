@@ -1,5 +1,6 @@
 #include "hr_hooks.h"
 #include "residency/alloc.h"
+#include "residency/capture.h"
 #include "residency/context.h"
 #include "residency/pool.h"
 #include "residency/quarantine.h"
@@ -22,6 +23,9 @@ static CUresult allocate(CUdeviceptr *address_out, size_t bytes, void *return_pc
     HR_INSIDE();
     struct hr_thread *t = hr_thread_self();
     struct hr_context *context = hr_context_current();
+    CUresult r = hr_capture_check();
+    if (r != CUDA_SUCCESS)
+        return r;
     if (!context)
         return why_no_context();
     if (!t)
@@ -62,6 +66,9 @@ HR_HOOK(cuMemFree_v2)(CUdeviceptr dptr)
 {
     HR_PASS(cuMemFree_v2, dptr);
     HR_INSIDE();
+    CUresult r = hr_space_owns(dptr) ? hr_capture_check() : CUDA_SUCCESS;
+    if (r != CUDA_SUCCESS)
+        return r;
     size_t bytes = 0;
     struct hr_extent *e = NULL;
     enum hr_retire retired = hr_space_retire(dptr, &bytes, &e);

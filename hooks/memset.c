@@ -2,6 +2,7 @@
 
 #include "hr_hooks.h"
 #include "residency/access.h"
+#include "residency/capture.h"
 
 /* Memsets: as copies with one operand. Elements never straddle a chunk, since chunks are multiples of every element's size. */
 
@@ -78,6 +79,10 @@ static CUresult fill(const struct fill *f)
     if (f->height > 1 && (f->pitch < row_bytes || __builtin_mul_overflow(f->height - 1, f->pitch, &range.bytes) ||
                           __builtin_add_overflow(range.bytes, row_bytes, &range.bytes)))
         return f->whole(f);
+    if (hr_capture_takes(f->stream, f->per_thread)) {
+        struct hr_placing placing;
+        return hr_copy_place(t, &range, 1, &placing) ? hr_copy_placed(t, &placing, f->whole(f)) : placing.r;
+    }
     struct hr_way way = hr_way_of(f->stream, f->per_thread, &range, 1);
     CUresult r = hr_copy_begin(t, &range, 1);
     if (r != CUDA_SUCCESS)

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "hr_hooks.h"
+#include "residency/capture.h"
 #include "shim/refuse.h"
 
 #include <stdlib.h>
@@ -51,6 +52,8 @@ static CUresult end(struct hr_thread *t, const struct op *op, CUresult r)
             return hr_drv.name(stream, addr, value, flags);                                                            \
         add_op(&op, addr, sizeof value);                                                                               \
         CUresult r = hr_mapped_begin(t, op.ranges, op.count);                                                          \
+        if (r == CUDA_ERROR_INVALID_VALUE && hr_capture_takes(stream, (pt))) /* which breaks the capture */            \
+            return hr_drv.name(stream, addr, value, flags);                                                            \
         return r == CUDA_SUCCESS ? end(t, &op, hr_drv.name(stream, addr, value, flags)) : r;                           \
     }
 VALUE(cuStreamWaitValue32, cuuint32_t, false)
@@ -112,6 +115,8 @@ static CUresult take_batch(struct op *op, const CUstreamBatchMemOpParams *params
             r = hr_drv.name(stream, count, paramArray, flags);                                                         \
         else if (r == CUDA_SUCCESS && (r = hr_mapped_begin(t, op.ranges, op.count)) == CUDA_SUCCESS)                   \
             r = end(t, &op, hr_drv.name(stream, count, paramArray, flags));                                            \
+        else if (r == CUDA_ERROR_INVALID_VALUE && hr_capture_takes(stream, (pt)))                                      \
+            r = hr_drv.name(stream, count, paramArray, flags);                                                         \
         free(op.ranges);                                                                                               \
         return r;                                                                                                      \
     }

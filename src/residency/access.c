@@ -1,10 +1,12 @@
 #include "residency/access.h"
 
 #include <sched.h>
+#include <stdlib.h>
 
 #include "base/config.h"
 #include "base/log.h"
 #include "policy/policy.h"
+#include "residency/capture.h"
 #include "residency/context.h"
 #include "residency/fixed.h"
 #include "residency/lend.h"
@@ -130,6 +132,30 @@ enum hr_touch hr_access_touch(CUdeviceptr word, uint64_t now, int user)
 
 /* --- working sets ------------------------------------------------------------------------------------------------- */
 
+static int by_place(const void *a, const void *b)
+{
+    const struct hr_piece *x = a, *y = b;
+    return x->first_chunk < y->first_chunk ? -1 : x->first_chunk > y->first_chunk;
+}
+
+/* Makes room in a full set: pieces of one allocation that meet become one. Whether there is room now. */
+static bool merge_pieces(struct hr_working_set *set)
+{
+    unsigned kept = 0;
+    qsort(set->piece, set->count, sizeof set->piece[0], by_place);
+    for (unsigned i = 1; i < set->count; i++) {
+        struct hr_piece *last = &set->piece[kept], *next = &set->piece[i];
+        if (next->extent != last->extent || next->first_chunk > last->end_chunk) {
+            set->piece[++kept] = *next;
+            continue;
+        }
+        last->end_chunk = next->end_chunk > last->end_chunk ? next->end_chunk : last->end_chunk;
+        last->depth = next->depth < last->depth ? next->depth : last->depth;
+    }
+    set->count = set->count > 0 ? kept + 1 : 0;
+    return set->count < HR_WORKING_SET_MOST;
+}
+
 static void add_extent(struct hr_working_set *set, struct hr_extent *e, CUdeviceptr word, unsigned depth)
 {
     struct hr_view view;
@@ -150,7 +176,7 @@ static void add_extent(struct hr_working_set *set, struct hr_extent *e, CUdevice
         if (piece->depth > depth)
             piece->depth = (uint8_t)depth;
     }
-    if (!whole && set->count == HR_WORKING_SET_MOST) {
+    if (!whole && set->count == HR_WORKING_SET_MOST && !merge_pieces(set)) {
         set->everything = true;
         return;
     }
@@ -222,6 +248,7 @@ static CUresult back_chunks_locked(struct hr_extent *e, uint32_t first, uint32_t
 
 static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t end)
 {
+    HR_RELAXED();
     struct hr_context *context = hr_context_of_gpu(e->gpu);
     bool pushed;
     CUresult r = context ? hr_context_enter(context, &pushed) : CUDA_ERROR_INVALID_CONTEXT;

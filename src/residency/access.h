@@ -98,6 +98,10 @@ bool hr_access_make_room(struct hr_thread *t, unsigned gpu, struct hr_room_wait 
 /* Moves up to `bytes` of a GPU's VRAM out and returns the chunks to the driver: for calls that need VRAM of their own. */
 size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes);
 
+/* Moves what of the range is not in VRAM there, as far as it has room; how many chunks are still missing. span_ns as for
+ * hr_move_batch_locked. Locks: takes the move lock; hold none, and no submission. */
+size_t hr_access_bring_in(struct hr_thread *t, CUdeviceptr address, size_t bytes, uint64_t span_ns);
+
 /* For tests and for hints: moves the resident chunks of a range out, or the others in. How many chunks moved. */
 size_t hr_access_evict_range(struct hr_thread *t, CUdeviceptr address, size_t bytes);
 size_t hr_access_restore_range(struct hr_thread *t, CUdeviceptr address, size_t bytes);

@@ -4,6 +4,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "fabric/machine.h"
+#include "residency/capture.h"
 #include "residency/gpu.h"
 #include "space/space.h"
 
@@ -217,6 +218,7 @@ void hr_context_forget(CUcontext handle)
         atomic_fetch_add(&registry_generation, 1);
     }
     hr_mutex_unlock(&fence_lock);
+    hr_capture_context_gone(handle);
 }
 
 CUcontext hr_context_primary(unsigned gpu)
@@ -324,9 +326,12 @@ static void orphan_locked(struct stream_entry *s)
     if (hr_context_enter(&s->context->public, &pushed) != CUDA_SUCCESS)
         return; /* the context has ended, and its work with it */
     struct orphan *o = NULL;
-    if (busy(hr_drv.cuStreamQuery(s->handle)) && (o = calloc(1, sizeof *o))) {
-        if (hr_drv.cuEventCreate(&o->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
-            hr_drv.cuEventRecord(o->event, s->handle) == CUDA_SUCCESS) {
+    CUevent noted;
+    bool captures = hr_capture_destroying(s->handle, &noted);
+    if ((captures ? noted != NULL : busy(hr_drv.cuStreamQuery(s->handle))) && (o = calloc(1, sizeof *o))) {
+        o->event = noted;
+        if (captures || (hr_drv.cuEventCreate(&o->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
+                         hr_drv.cuEventRecord(o->event, s->handle) == CUDA_SUCCESS)) {
             o->idle = s->idle;
             o->next = s->context->orphans;
             s->context->orphans = o;
@@ -351,6 +356,7 @@ struct hr_context *hr_stream_destroying(CUstream stream)
 {
     struct stream_entry *s = NULL;
     struct hr_context *context = NULL;
+    HR_RELAXED();
     hr_mutex_lock(&fence_lock);
     HASH_FIND_PTR(all_streams, &stream, s);
     if (s) {
@@ -371,13 +377,15 @@ static void fences_of_ended_thread(struct hr_thread *t)
         f->ended = true;
     hr_mutex_unlock(&fence_lock);
     t->room[HR_ROOM_RESIDENCY] = NULL;
+    hr_capture_thread_ended(t);
 }
 
 void hr_fence_per_thread(struct hr_thread *t)
 {
     struct hr_context *context = hr_context_current();
-    if (!context)
+    if (!context || hr_capture_takes(CU_STREAM_PER_THREAD, true)) /* then nothing was submitted */
         return;
+    HR_RELAXED();
     struct thread_fence *f;
     for (f = t->room[HR_ROOM_RESIDENCY]; f; f = f->next_of_thread)
         if (f->context == (struct context_entry *)context)
@@ -451,11 +459,11 @@ static bool context_busy_locked(struct context_entry *c, uint64_t number)
     CUresult entered = hr_context_enter(&c->public, &pushed);
     if (entered != CUDA_SUCCESS)
         return busy(entered);
-    bool any = busy(hr_drv.cuStreamQuery(CU_STREAM_LEGACY));
+    bool any = busy(hr_capture_query(CU_STREAM_LEGACY, c->public.handle));
     if (!any)
         c->legacy_idle = number;
     for (struct stream_entry *s = c->streams; s; s = s->next) {
-        if (busy(hr_drv.cuStreamQuery(s->handle)))
+        if (busy(hr_capture_query(s->handle, c->public.handle)))
             any = true;
         else
             s->idle = number;
@@ -510,6 +518,7 @@ bool hr_quiet_now(uint64_t gpu_mask)
 #endif
     bool any = false;
     hr_mutex_lock(&fence_lock);
+    HR_RELAXED();
     uint64_t number = atomic_load(&drains_begun);
     for (struct context_entry *c = contexts; c; c = c->hh.next)
         any = (context_busy_locked(c, number) && gpu_mask >> c->public.gpu & 1) || any;

@@ -1,7 +1,9 @@
 #include "residency/evict.h"
 
 #include "policy/policy.h"
+#include "residency/capture.h"
 #include "residency/fixed.h"
+#include "residency/hold.h"
 #include "residency/lend.h"
 
 #include <stdlib.h>
@@ -13,7 +15,7 @@ bool hr_evict_may_leave(const struct hr_chunk *c)
 {
     const struct hr_extent *e = atomic_load_explicit(&c->extent, memory_order_acquire);
     return atomic_load_explicit(&c->state, memory_order_relaxed) == HR_CHUNK_RESIDENT && e && atomic_load(&e->live) &&
-           atomic_load_explicit(&c->pins, memory_order_relaxed) == 0 &&
+           atomic_load_explicit(&c->pins, memory_order_relaxed) == 0 && !hr_hold_is(c) &&
            !atomic_load_explicit(&e->sync_memops, memory_order_relaxed) &&
            /* Where host memory cannot be mapped no kernel uses it there. */
            (!atomic_load_explicit(&e->stays, memory_order_relaxed) || !hr_tier_host_mappable(e->gpu));
@@ -69,6 +71,7 @@ static size_t list_runs_locked(unsigned gpu)
 
 size_t hr_evict_send_locked(unsigned gpu, struct hr_chunk *const *chunks, size_t count, uint64_t span_ns)
 {
+    HR_RELAXED();
     struct hr_move moves[HR_MOVE_MAX];
     struct hr_lending lending;
     size_t left = 0;

@@ -3,8 +3,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "residency/access.h"
+#include "residency/capture.h"
 #include "residency/context.h"
 #include "residency/gpu.h"
+#include "residency/hold.h"
 #include "residency/peers.h"
 #include "residency/quarantine.h"
 
@@ -69,6 +71,7 @@ static uint64_t span_ns(uint64_t waited_ns)
 static bool send_to_host_locked(struct hr_extent *e, const struct hr_view *view, unsigned states, uint64_t span)
     HR_REQUIRES(hr_move_lock)
 {
+    HR_RELAXED();
     struct hr_move moves[HR_MOVE_MAX];
     bool all = true;
     unsigned n = 0;
@@ -77,7 +80,7 @@ static bool send_to_host_locked(struct hr_extent *e, const struct hr_view *view,
         if (!(states >> atomic_load(&c->state) & 1) || !hr_space_is_of(c, e))
             continue;
         moves[n].chunk = c;
-        if (atomic_load(&c->pins) > 0 || hr_tier_host.take(e->gpu, &moves[n].to) != CUDA_SUCCESS) {
+        if (atomic_load(&c->pins) > 0 || hr_hold_is(c) || hr_tier_host.take(e->gpu, &moves[n].to) != CUDA_SUCCESS) {
             all = false; /* a launch is on its way with it, or there is no room */
             continue;
         }
@@ -96,6 +99,7 @@ static CUresult grant_locked(const struct hr_extent *e, const struct hr_view *vi
     CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hr_gpu_device(user)},
                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUresult r = CUDA_SUCCESS;
+    HR_RELAXED();
     for (uint32_t i = 0; i < view->chunk_count && r == CUDA_SUCCESS; i++) {
         struct hr_chunk *c = &hr_space.chunks[view->first_chunk + i];
         if (atomic_load(&c->mapped) && hr_space_is_of(c, e))

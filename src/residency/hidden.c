@@ -129,7 +129,11 @@ void hr_hidden_propagate(CUdeviceptr destination, CUdeviceptr source)
 {
     struct hr_extent *from = hr_space_extent(source), *to = hr_space_extent(destination);
     struct hr_refs *refs = from ? atomic_load_explicit(&from->refs, memory_order_acquire) : NULL;
-    if (refs && to && to != from)
+    const struct hr_refs *known = to ? atomic_load_explicit(&to->refs, memory_order_acquire) : NULL;
+    uint32_t have = 0;
+    while (refs && have < refs->count && holds(known, refs->extent[have]))
+        have++;
+    if (refs && to && to != from && have < refs->count)
         add_refs(to, refs->extent, refs->count);
 }
 

@@ -1,6 +1,7 @@
 #include "residency/lane.h"
 
 #include "base/lock.h"
+#include "residency/capture.h"
 #include "residency/context.h"
 
 #include <stdlib.h>
@@ -106,6 +107,7 @@ static CUresult mark(CUstream stream, bool per_thread, CUevent *event_out)
 
 CUresult hr_lane_mark(CUstream stream, bool per_thread, CUevent *event_out)
 {
+    HR_RELAXED();
     struct hr_context *context = hr_stream_context(stream);
     bool pushed;
     CUresult r = context ? hr_context_enter(context, &pushed) : CUDA_ERROR_INVALID_CONTEXT;
@@ -118,6 +120,7 @@ CUresult hr_lane_mark(CUstream stream, bool per_thread, CUevent *event_out)
 
 CUresult hr_lane_begin(unsigned gpu, CUstream job_stream, bool per_thread, struct hr_lane *lane_out)
 {
+    HR_RELAXED();
     struct hr_context *context = hr_context_of_gpu(gpu);
     struct hr_lane lane = {.job_stream = job_stream, .per_thread = per_thread};
     CUevent before;
@@ -149,6 +152,7 @@ no_context:
 
 CUresult hr_lane_end(struct hr_lane *lane, CUresult r, bool wait)
 {
+    HR_RELAXED();
     CUevent after;
     CUresult marked = mark(lane->stream, false, &after);
     if (marked != CUDA_SUCCESS || wait) {

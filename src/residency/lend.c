@@ -6,6 +6,7 @@
 #include "fabric/discover.h"
 #include "fabric/machine.h"
 #include "policy/policy.h"
+#include "residency/capture.h"
 #include "residency/context.h"
 #include "residency/evict.h"
 #include "residency/fixed.h"
@@ -138,6 +139,7 @@ static void rate_all(struct hr_fabric *fabric, const struct hr_fabric_view *view
 
 void hr_lend_refresh(void)
 {
+    HR_RELAXED();
     struct hr_fabric *fabric = NULL;
     unsigned gpus = hr_gpu_count(), able_count = 0;
     uint64_t able = 0;
@@ -335,6 +337,7 @@ static int by_address(const void *a, const void *b)
 static bool send_batch_locked(unsigned owner, const struct hr_policy_run *batch, unsigned count, uint64_t span_ns)
     HR_REQUIRES(hr_move_lock)
 {
+    HR_RELAXED();
     struct hr_move moves[HR_MOVE_MAX];
     const struct hr_tier *to = hr_tier_vram.available_chunks(owner) >= count ? &hr_tier_vram : &hr_tier_host;
     unsigned n = 0;

@@ -2,10 +2,13 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "residency/capture.h"
 #include "residency/context.h"
 #include "residency/fixed.h"
 #include "residency/gpu.h"
+#include "residency/graph.h"
 #include "residency/hidden.h"
+#include "residency/hold.h"
 #include "residency/lend.h"
 #include "residency/migrate.h"
 #include "residency/peers.h"
@@ -380,11 +383,12 @@ static void count_moved(const struct hr_move *moves, unsigned count, const struc
 
 enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned count, uint64_t span_ns)
 {
+    HR_RELAXED();
     struct hr_context *context = hr_context_of_gpu(gpu);
     bool pushed = false, out = count > 0 && moves[0].to->tier != HR_TIER_VRAM;
     if (count == 0)
         return HR_MOVED;
-    if (!context || (span_ns == 0 && hr_clock_ns() < gate_not_before_ns))
+    if (!context || (span_ns == 0 && (hr_clock_ns() < gate_not_before_ns || hr_capture_holds_moves())))
         return abandon(moves, count, HR_MOVE_GIVEN_UP);
     if (hr_context_enter(context, &pushed) != CUDA_SUCCESS)
         return abandon(moves, count, HR_MOVE_FAILED);
@@ -402,6 +406,7 @@ enum hr_moved hr_move_batch_locked(unsigned gpu, struct hr_move *moves, unsigned
         result = settle(context, moves, count, copied, entered, deadline_ns);
         if (result == HR_MOVED) {
             hr_hidden_collect_quiet();
+            hr_graph_collect_quiet();
             gate_span_ns = GATE_SPAN_NS;
             result = swap_all(gpu, moves, count);
             hr_gate_open();
@@ -469,6 +474,7 @@ static uint32_t back_some(struct hr_extent *e, uint32_t first_chunk, uint32_t co
 uint32_t hr_back_fresh_locked(struct hr_extent *e, uint32_t first_chunk, uint32_t count, const struct hr_tier *tier,
                               CUresult *error_out)
 {
+    HR_RELAXED();
     uint32_t done = 0;
     *error_out = CUDA_SUCCESS;
     /* Either this sees that the extent died, or the free sees that it was touched. A stale address may have named an extent
@@ -491,6 +497,7 @@ uint32_t hr_back_fresh_locked(struct hr_extent *e, uint32_t first_chunk, uint32_
 
 CUresult hr_map_again_locked(struct hr_chunk *c)
 {
+    HR_RELAXED();
     struct hr_extent *e = extent_of(c);
     CUresult r = map_one(c, c->phys);
     if (r != CUDA_SUCCESS)
@@ -506,6 +513,7 @@ CUresult hr_map_again_locked(struct hr_chunk *c)
 
 CUresult hr_drop_backing_locked(struct hr_extent *e)
 {
+    HR_RELAXED();
     CUresult failed = CUDA_SUCCESS;
     for (uint32_t i = 0; i < e->chunk_count;) {
         struct hr_chunk *c = &hr_space.chunks[e->first_chunk + i];
@@ -525,6 +533,7 @@ CUresult hr_drop_backing_locked(struct hr_extent *e)
         for (uint32_t k = 0; k < n; k++) {
             struct hr_phys *phys = c[k].phys;
             set_chunk(e, c + k, NULL, false);
+            hr_hold_forget_locked(c + k);
             hr_tier_of(phys)->give(phys);
         }
         i += n > 0 ? n : 1;

@@ -1,6 +1,7 @@
 #include "residency/peers.h"
 
 #include "base/log.h"
+#include "residency/capture.h"
 #include "residency/context.h"
 #include "residency/fixed.h"
 #include "residency/gpu.h"
@@ -105,6 +106,7 @@ static void ask_for_atomics(unsigned user, unsigned owner)
 /* Sets what `user` may do with everything that is mapped in the window of `owner`. */
 static CUresult set_access_locked(unsigned owner, unsigned user, CUmemAccess_flags flags) HR_REQUIRES(hr_move_lock)
 {
+    HR_RELAXED();
     CUmemAccessDesc desc = access_of(user, flags);
     const struct hr_chunk *chunks = &hr_space.chunks[hr_space.window[owner].first_chunk];
     uint32_t count = hr_space_used_chunks(owner);
@@ -122,6 +124,19 @@ static CUresult set_access_locked(unsigned owner, unsigned user, CUmemAccess_fla
         i += n > 0 ? n : 1;
     }
     return CUDA_SUCCESS;
+}
+
+void hr_peers_open_locked(unsigned owner, uint32_t first_chunk, uint32_t end_chunk)
+{
+    HR_RELAXED();
+    for (unsigned g = 0; g < hr_space.gpu_count; g++) {
+        CUmemAccessDesc desc = access_of(g, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        if (hr_peers_reach(g, owner) || hr_fixed_is_barred(g, owner) || !hr_context_of_gpu(g))
+            continue;
+        hr_peers_note_use(g, owner);
+        hr_drv.cuMemSetAccess(hr_chunk_address(&hr_space.chunks[first_chunk]),
+                              (size_t)(end_chunk - first_chunk) << hr_space.chunk_shift, &desc, 1);
+    }
 }
 
 static bool asked_for_locked(unsigned user_gpu, unsigned owner_gpu, bool by_pools_too) HR_REQUIRES(hr_move_lock)

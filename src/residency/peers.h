@@ -55,6 +55,11 @@ CUresult hr_peers_pool_grant(uint64_t pool, unsigned user, unsigned owner);
 void hr_peers_pool_revoke(uint64_t pool, unsigned user);
 /* Whether contexts of `user` asked for the memory of `owner`, rather than only for some pool of it. No lock. */
 bool hr_peers_enabled_by_contexts(unsigned user, unsigned owner);
+/*
+ * Lets all GPUs with a context reach chunks that stay where they are: a node of a graph copies there without asking for peer access. What
+ * the hardware does not allow is left.
+ */
+void hr_peers_open_locked(unsigned owner, uint32_t first_chunk, uint32_t end_chunk) HR_REQUIRES(hr_move_lock);
 /* After the driver's cuCtxDisablePeerAccess(owner). Takes the move lock. */
 void hr_peers_disabled(CUcontext owner);
 /* The context is gone, and what it enabled, or others to it. Takes the move lock. */

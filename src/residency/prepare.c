@@ -2,10 +2,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "residency/capture.h"
 #include "residency/context.h"
 #include "residency/evict.h"
 #include "residency/fixed.h"
 #include "residency/gpu.h"
+#include "residency/hold.h"
 #include "residency/lend.h"
 #include "residency/move.h"
 #include "residency/peers.h"
@@ -147,7 +149,8 @@ static size_t count_missing(const struct hr_working_set *set, unsigned gpu)
         bool counts = piece->extent->gpu == gpu && !hr_fixed_is(piece->extent);
         for (uint32_t i = piece->first_chunk; counts && i < piece->end_chunk; i++)
             missing += hr_space_is_of(&hr_space.chunks[i], piece->extent) &&
-                       atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) != HR_CHUNK_RESIDENT;
+                       atomic_load_explicit(&hr_space.chunks[i].state, memory_order_relaxed) != HR_CHUNK_RESIDENT &&
+                       !hr_hold_is(&hr_space.chunks[i]);
     }
     return missing;
 }
@@ -167,7 +170,7 @@ static void bring_in_locked(struct hr_working_set *set, unsigned gpu, uint64_t s
                 listed = moves[k].chunk == c;
             uint8_t state = atomic_load(&c->state);
             if (listed || (state != HR_CHUNK_HOST && state != HR_CHUNK_PEER) ||
-                !hr_space_is_of(c, set->piece[p].extent))
+                !hr_space_is_of(c, set->piece[p].extent) || hr_hold_is(c))
                 continue;
             moves[n].chunk = c;
             if (hr_tier_vram.take(gpu, &moves[n].to) != CUDA_SUCCESS) {
@@ -187,6 +190,7 @@ static void bring_in_locked(struct hr_working_set *set, unsigned gpu, uint64_t s
 /* One attempt with the devices at rest (or not: then the batches give up by themselves). */
 static CUresult exchange_locked(struct hr_working_set *set, unsigned gpu, uint64_t span_ns) HR_REQUIRES(hr_move_lock)
 {
+    HR_RELAXED();
     CUresult r = fresh_vram_locked(set, gpu);
     if (r != CUDA_SUCCESS)
         return r;
@@ -366,14 +370,15 @@ static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set
     hr_mutex_unlock(&hr_move_lock);
     if (missing > 0)
         hr_transfer_trim(gpu); /* what passes through here has no right to stay when the GPU needs its memory */
-    if (r == CUDA_SUCCESS && missing > 0 && hr_tier_peer.in_use_chunks(gpu) > 0) {
+    bool may_move = missing > 0 && !hr_capture_holds_moves(); /* else it need not be waited for */
+    if (r == CUDA_SUCCESS && may_move && hr_tier_peer.in_use_chunks(gpu) > 0) {
         take_back(t, set, gpu);
         hr_mutex_lock(&hr_move_lock);
         r = fresh_vram_locked(set, gpu);
         missing = count_missing(set, gpu);
         hr_mutex_unlock(&hr_move_lock);
     }
-    if (r == CUDA_SUCCESS && missing > 0 && can_improve(gpu)) {
+    if (r == CUDA_SUCCESS && missing > 0 && may_move && can_improve(gpu)) {
         settle_window(t, gpu);
         hr_mutex_lock(&hr_move_lock);
         hr_lend_settle_locked(gpu);
@@ -428,6 +433,7 @@ static CUresult share_far(struct hr_thread *t, const struct hr_working_set *set)
 
 CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set)
 {
+    HR_RELAXED();
     uint64_t start_ns = hr_clock_ns();
     bool mappable = hr_tier_host_mappable(0); /* one answer for the process */
     CUresult r = share_far(t, set);
@@ -461,6 +467,8 @@ CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set)
 
 size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes)
 {
+    HR_RELAXED();
+    uint64_t span_ns = hr_capture_any() ? 1 : 0; /* the call cannot do without: captures do not hold it up */
     size_t chunks = (bytes + hr_chunk_bytes() - 1) >> hr_space.chunk_shift;
     size_t freed = hr_tier_vram.trim(gpu, chunks);
     hr_lend_refresh();
@@ -472,9 +480,9 @@ size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes)
     for (unsigned attempt = 0; attempt < 8 && freed < chunks; attempt++) {
         size_t in_use = hr_tier_vram.in_use_chunks(gpu) + hr_tier_peer.in_use_chunks(gpu);
         hr_mutex_lock(&hr_move_lock);
-        size_t back = hr_lend_call_in_locked(gpu, chunks - freed, 0);
+        size_t back = hr_lend_call_in_locked(gpu, chunks - freed, span_ns);
         if (back < chunks - freed)
-            hr_evict_locked(gpu, chunks - freed - back, 0);
+            hr_evict_locked(gpu, chunks - freed - back, span_ns);
         hr_mutex_unlock(&hr_move_lock);
         /* What left while the limit was lowered is with the driver already; the rest is pooled. */
         size_t now = hr_tier_vram.in_use_chunks(gpu) + hr_tier_peer.in_use_chunks(gpu);
@@ -484,15 +492,19 @@ size_t hr_access_release_vram(struct hr_thread *t, unsigned gpu, size_t bytes)
     return freed;
 }
 
-static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes, bool out)
+/* How many chunks moved; *missing_out: of those that were to be moved in, how many were not. */
+static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes, bool out, uint64_t span_ns,
+                         size_t *missing_out)
 {
     struct hr_extent *e = hr_space_extent(address);
     struct hr_view view;
     struct hr_context *context = e && hr_space_view(e, &view) ? hr_context_of_gpu(e->gpu) : NULL;
     bool pushed;
     size_t moved = 0;
+    *missing_out = 0;
     if (!context || bytes == 0 || hr_context_enter(context, &pushed) != CUDA_SUCCESS)
         return 0;
+    HR_RELAXED();
     hr_tier_host_mappable(e->gpu);
     hr_lend_refresh();
     settle_window(t, e->gpu);
@@ -518,9 +530,10 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
         set->piece[0] = (struct hr_piece){e, first, end, 0};
         moved = count_missing(set, e->gpu);
         add_pins(set, 1);
-        exchange_locked(set, e->gpu, 0);
+        exchange_locked(set, e->gpu, span_ns);
         add_pins(set, -1);
-        moved -= count_missing(set, e->gpu);
+        *missing_out = count_missing(set, e->gpu);
+        moved -= *missing_out;
     }
     hr_mutex_unlock(&hr_move_lock);
     free(set);
@@ -530,10 +543,19 @@ static size_t move_range(struct hr_thread *t, CUdeviceptr address, size_t bytes,
 
 size_t hr_access_evict_range(struct hr_thread *t, CUdeviceptr address, size_t bytes)
 {
-    return move_range(t, address, bytes, true);
+    size_t missing;
+    return move_range(t, address, bytes, true, 0, &missing);
 }
 
 size_t hr_access_restore_range(struct hr_thread *t, CUdeviceptr address, size_t bytes)
 {
-    return move_range(t, address, bytes, false);
+    size_t missing;
+    return move_range(t, address, bytes, false, 0, &missing);
+}
+
+size_t hr_access_bring_in(struct hr_thread *t, CUdeviceptr address, size_t bytes, uint64_t span_ns)
+{
+    size_t missing;
+    move_range(t, address, bytes, false, span_ns, &missing);
+    return missing;
 }

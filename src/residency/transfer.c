@@ -9,6 +9,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "residency/access.h"
+#include "residency/capture.h"
 #include "residency/context.h"
 #include "residency/lane.h"
 #include "residency/trip.h"
@@ -190,6 +191,7 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
     struct hr_part whole = {0, asked->bytes};
     struct hr_fabric *fabric;
     CUevent before;
+    HR_RELAXED();
     *done_out = false;
     if (!hr_transfer_worth(asked->bytes) || hr_fabric_get(&fabric) != 0 || is_capturing(asked) ||
         atomic_load(&given_up[asked->from_gpu][asked->to_gpu]) >= GIVEN_UP_MOST)
@@ -294,6 +296,7 @@ void hr_transfer_reap(void)
 {
     if (!hr_transfer_any())
         return;
+    HR_RELAXED();
     struct running *suspects = NULL;
     hr_mutex_lock(&running_lock);
     struct running *done = take_done_locked(&suspects);
@@ -310,6 +313,7 @@ void hr_transfer_reap(void)
 
 size_t hr_transfer_trim(unsigned gpu)
 {
+    HR_RELAXED();
     hr_transfer_reap();
     return hr_relay_trim(gpu);
 }
@@ -333,6 +337,7 @@ static void wait_for_users(CUcontext context)
 
 void hr_transfer_leave(CUcontext context)
 {
+    HR_RELAXED();
     bool pushed = false;
     hr_track_close(context);
     do { /* what others plan, or move, at this moment either begins or comes to nothing */
@@ -512,6 +517,7 @@ CUresult hr_transfer_settle(CUresult r)
     struct running *suspects = NULL;
     if (!hr_transfer_any() || r != CUDA_SUCCESS)
         return r;
+    HR_RELAXED();
     hr_mutex_lock(&running_lock);
     struct running *done = take_done_locked(&suspects);
     bool nobodys = !running && !suspects && !done && hr_context_link_failed();

@@ -39,6 +39,7 @@ struct hr_chunk {
     _Atomic(uint8_t) state;             /* enum hr_chunk_state */
     _Atomic(uint8_t) mapped;            /* 1 = accessible by kernels at its address */
     _Atomic(uint16_t) pins;             /* working sets that are on their way to a launch; not a victim while > 0 */
+    _Atomic(uint32_t) held; /* operands of graphs that lie here: it is not moved while > 0 (residency/hold.h) */
 };
 
 /*

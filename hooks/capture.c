@@ -10,9 +10,7 @@
         HR_PASS(name, hStream);                                                                                        \
         HR_INSIDE();                                                                                                   \
         hr_capture_beginning(hStream, (pt));                                                                           \
-        CUresult r = hr_drv.name(hStream);                                                                             \
-        hr_capture_begun(hStream, (pt), CU_STREAM_CAPTURE_MODE_GLOBAL, r);                                             \
-        return r;                                                                                                      \
+        return hr_capture_begun(hStream, (pt), CU_STREAM_CAPTURE_MODE_GLOBAL, hr_drv.name(hStream));                   \
     }
 BEGIN(cuStreamBeginCapture, false)
 BEGIN(cuStreamBeginCapture_ptsz, true)
@@ -23,9 +21,7 @@ BEGIN(cuStreamBeginCapture_ptsz, true)
         HR_PASS(name, hStream, mode);                                                                                  \
         HR_INSIDE();                                                                                                   \
         hr_capture_beginning(hStream, (pt));                                                                           \
-        CUresult r = hr_drv.name(hStream, mode);                                                                       \
-        hr_capture_begun(hStream, (pt), mode, r);                                                                      \
-        return r;                                                                                                      \
+        return hr_capture_begun(hStream, (pt), mode, hr_drv.name(hStream, mode));                                      \
     }
 BEGIN_V2(cuStreamBeginCapture_v2, false)
 BEGIN_V2(cuStreamBeginCapture_v2_ptsz, true)
@@ -38,9 +34,8 @@ BEGIN_V2(cuStreamBeginCapture_v2_ptsz, true)
         HR_PASS(name, hStream, hGraph, dependencies, dependencyData, numDependencies, mode);                           \
         HR_INSIDE();                                                                                                   \
         hr_capture_beginning(hStream, (pt));                                                                           \
-        CUresult r = hr_drv.name(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);                \
-        hr_capture_begun(hStream, (pt), mode, r);                                                                      \
-        return r;                                                                                                      \
+        return hr_capture_begun(hStream, (pt), mode,                                                                   \
+                                hr_drv.name(hStream, hGraph, dependencies, dependencyData, numDependencies, mode));    \
     }
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph, false)
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz, true)
@@ -62,8 +57,9 @@ END(cuStreamEndCapture_ptsz, true)
     {                                                                                                                  \
         HR_PASS(name, hStream, hEvent, Flags);                                                                         \
         HR_INSIDE();                                                                                                   \
-        hr_capture_joining(hStream, (pt));                                                                             \
-        return hr_drv.name(hStream, hEvent, Flags);                                                                    \
+        bool joins = hr_capture_joining(hStream, (pt));                                                                \
+        CUresult r = hr_drv.name(hStream, hEvent, Flags);                                                              \
+        return joins ? hr_capture_joined(r) : r;                                                                       \
     }
 WAIT(cuStreamWaitEvent, false)
 WAIT(cuStreamWaitEvent_ptsz, true)

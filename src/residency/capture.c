@@ -170,10 +170,20 @@ static void note(CUstream stream, bool per_thread, bool legacy_too)
     hr_context_leave(pushed);
 }
 
-void hr_capture_joining(CUstream stream, bool per_thread)
+bool hr_capture_joining(CUstream stream, bool per_thread)
 {
-    if (hr_capture_any() && !hr_capture_takes(stream, per_thread))
+    if (!hr_capture_any())
+        return false;
+    if (!hr_capture_takes(stream, per_thread))
         note(stream, per_thread, false);
+    hr_streams_leave_alone();
+    return true;
+}
+
+CUresult hr_capture_joined(CUresult r)
+{
+    hr_streams_leave_alone_end();
+    return r;
 }
 
 CUresult hr_capture_query(CUstream stream, CUcontext context)
@@ -198,14 +208,20 @@ CUresult hr_capture_query(CUstream stream, CUcontext context)
 
 /* --- captures ----------------------------------------------------------------------------------------------------- */
 
+/* With the last one what is known of streams is of no use. One that begins at this moment has been counted. */
+static void count_down_locked(void) HR_REQUIRES(captures_lock)
+{
+    if (atomic_fetch_sub(&hr_captures_open, 1) == 1)
+        while (befores)
+            drop_locked(&befores);
+}
+
 static void remove_locked(struct capture **link) HR_REQUIRES(captures_lock)
 {
     struct capture *c = *link;
     *link = c->next;
     free(c);
-    if (atomic_fetch_sub(&hr_captures_open, 1) == 1)
-        while (befores)
-            drop_locked(&befores);
+    count_down_locked();
 }
 
 static struct capture **find_capture_locked(CUstream stream, bool per_thread) HR_REQUIRES(captures_lock)
@@ -224,15 +240,18 @@ void hr_capture_beginning(CUstream stream, bool per_thread)
         hr_mutex_lock(&hr_move_lock);
         hr_mutex_unlock(&hr_move_lock);
     }
-    if (hr_capture_takes(stream, per_thread))
-        return;
-    if (is_per_thread(stream, per_thread)) /* also for the thread's end to be told of */
-        hr_fence_per_thread(hr_thread_self());
-    note(stream, per_thread, true);
+    atomic_fetch_add(&hr_captures_open, 1); /* first: what is noted is kept */
+    if (!hr_capture_takes(stream, per_thread)) {
+        if (is_per_thread(stream, per_thread)) /* also for the thread's end to be told of */
+            hr_fence_per_thread(hr_thread_self());
+        note(stream, per_thread, true);
+    }
+    hr_streams_leave_alone();
 }
 
-void hr_capture_begun(CUstream stream, bool per_thread, CUstreamCaptureMode mode, CUresult r)
+CUresult hr_capture_begun(CUstream stream, bool per_thread, CUstreamCaptureMode mode, CUresult r)
 {
+    hr_streams_leave_alone_end();
     struct hr_context *context = hr_stream_context(stream);
     struct capture *c = r == CUDA_SUCCESS ? calloc(1, sizeof *c) : NULL;
     hr_mutex_lock(&captures_lock);
@@ -245,14 +264,13 @@ void hr_capture_begun(CUstream stream, bool per_thread, CUstreamCaptureMode mode
                               .since_ns = hr_clock_ns(),
                               .next = captures};
         captures = c;
-        atomic_fetch_add(&hr_captures_open, 1);
-    } else if (r == CUDA_SUCCESS) {
+    } else if (r == CUDA_SUCCESS) { /* it counts as open for good, which costs time only */
         hr_log(HR_LOG_ERROR, "a capture cannot be tracked: out of memory");
+    } else {
+        count_down_locked();
     }
-    if (!captures)
-        while (befores)
-            drop_locked(&befores);
     hr_mutex_unlock(&captures_lock);
+    return r;
 }
 
 void hr_capture_ended(CUstream stream, bool per_thread)

@@ -56,12 +56,17 @@ bool hr_capture_takes(CUstream stream, bool per_thread);
  */
 CUresult hr_capture_check(void);
 
-/* Around the driver's call that begins a capture, and after the one that ends it. A per-thread default stream is the calling thread's. */
+/*
+ * Around the driver's call that begins a capture, and after the one that ends it. A per-thread default stream is the calling thread's.
+ * From the one to the other no stream is asked; hr_capture_begun returns r.
+ */
 void hr_capture_beginning(CUstream stream, bool per_thread);
-void hr_capture_begun(CUstream stream, bool per_thread, CUstreamCaptureMode mode, CUresult r);
+CUresult hr_capture_begun(CUstream stream, bool per_thread, CUstreamCaptureMode mode, CUresult r);
 void hr_capture_ended(CUstream stream, bool per_thread);
-/* Before a stream waits for an event, which may be of a capture that the stream then joins. */
-void hr_capture_joining(CUstream stream, bool per_thread);
+/* The same around a stream's wait for an event, which may be of a capture that the stream then joins; where the first said that one is
+ * open. */
+bool hr_capture_joining(CUstream stream, bool per_thread);
+CUresult hr_capture_joined(CUresult r);
 
 /* cuStreamQuery of a stream of the job's in the current context, or the same about what it held before it captured: NOT_READY
  * where that is not known. */

@@ -527,6 +527,16 @@ bool hr_quiet_now(uint64_t gpu_mask)
     return !any;
 }
 
+void hr_streams_leave_alone(void) HR_NO_TSA
+{
+    hr_mutex_lock(&fence_lock);
+}
+
+void hr_streams_leave_alone_end(void) HR_NO_TSA
+{
+    hr_mutex_unlock(&fence_lock);
+}
+
 bool hr_stream_rested(struct hr_thread *t, CUstream stream, bool per_thread, uint64_t number)
 {
     struct context_entry *c = (struct context_entry *)hr_context_current();

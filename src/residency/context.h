@@ -47,6 +47,10 @@ struct hr_context *hr_stream_destroying(CUstream stream);
 /* After the real call, with what hr_stream_destroying returned (NULL = unknown): a stream that could not be destroyed is
  * tracked again. */
 void hr_stream_destroyed(CUstream stream, struct hr_context *context, CUresult r);
+/* In between no stream is asked: around calls of the job's after which a stream must not be. Non-blocking driver calls only. Locks:
+ * the fence lock, held. */
+void hr_streams_leave_alone(void);
+void hr_streams_leave_alone_end(void);
 /*
  * Behind work for the calling thread's per-thread default stream, within its submission: afterwards other threads can tell
  * whether that work is done. Where no event can be had the work is waited for.

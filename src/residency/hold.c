@@ -46,14 +46,18 @@ static void remove_locked(struct hr_chunk *c) HR_REQUIRES(hr_move_lock)
         hr_hold_forget_locked(c);
 }
 
-/* All of it in one place that it need not leave. */
-static bool is_placed_locked(const struct hr_hold *hold, bool may_be_host) HR_REQUIRES(hr_move_lock)
+enum want { WANT_VRAM, WANT_HOST, WANT_EITHER };
+
+/* All of it in one place that it need not leave; what others hold stays where it is in any case. */
+static bool is_placed_locked(const struct hr_hold *hold, enum want want) HR_REQUIRES(hr_move_lock)
 {
     uint8_t first = atomic_load(&hr_space.chunks[hold->first_chunk].state);
-    bool placed = first == HR_CHUNK_RESIDENT || (first == HR_CHUNK_HOST && may_be_host);
-    for (uint32_t i = hold->first_chunk; i < hold->end_chunk && placed; i++)
+    bool placed = first == HR_CHUNK_RESIDENT || first == HR_CHUNK_HOST, held = false;
+    for (uint32_t i = hold->first_chunk; i < hold->end_chunk && placed; i++) {
         placed = atomic_load(&hr_space.chunks[i].state) == first && atomic_load(&hr_space.chunks[i].mapped) == 1;
-    return placed;
+        held = held || hr_hold_is(&hr_space.chunks[i]);
+    }
+    return placed && (held || want == WANT_EITHER || (want == WANT_VRAM) == (first == HR_CHUNK_RESIDENT));
 }
 
 /* Moves what can be moved of it to host memory. */
@@ -88,7 +92,8 @@ static bool may_fill_vram(const struct hr_hold *hold)
            hr_hold_vram_chunks(gpu) + (hold->end_chunk - hold->first_chunk) <= hr_tier_vram_limit(gpu) / 2;
 }
 
-static bool hold_if_placed(const struct hr_hold *hold, bool to_host, uint64_t span_ns, CUresult *r_out)
+/* Sends it to host memory first, unless it is wanted in VRAM. */
+static bool hold_if_placed(const struct hr_hold *hold, enum want want, uint64_t span_ns, CUresult *r_out)
 {
     struct hr_context *context = hr_context_of_gpu(hold->extent->gpu);
     struct hr_view view;
@@ -100,9 +105,9 @@ static bool hold_if_placed(const struct hr_hold *hold, bool to_host, uint64_t sp
     if (!hr_space_view(hold->extent, &view) || view.id != hold->id) {
         *r_out = CUDA_ERROR_INVALID_VALUE; /* freed meanwhile */
     } else {
-        if (to_host && !is_placed_locked(hold, true))
+        if (want != WANT_VRAM && !is_placed_locked(hold, want))
             send_to_host_locked(hold->extent->gpu, hold, span_ns);
-        placed = is_placed_locked(hold, to_host);
+        placed = is_placed_locked(hold, want);
         for (uint32_t i = hold->first_chunk; placed && i < hold->end_chunk; i++)
             add_locked(&hr_space.chunks[i]);
         if (placed && hr_space.gpu_count > 1)
@@ -128,17 +133,20 @@ CUresult hr_hold_take(struct hr_thread *t, CUdeviceptr address, size_t bytes, st
     CUresult r = CUDA_SUCCESS;
     bool held = false, mappable = hr_tier_host_mappable(a.extent->gpu);
     for (unsigned attempt = 0; attempt < 2 * ATTEMPTS && !held && r == CUDA_SUCCESS; attempt++) {
-        bool to_host = mappable && (attempt >= ATTEMPTS || !may_fill_vram(&hold));
+        enum want want = !mappable              ? WANT_VRAM
+                         : attempt >= ATTEMPTS  ? WANT_EITHER
+                         : may_fill_vram(&hold) ? WANT_VRAM
+                                                : WANT_HOST;
         uint64_t span_ns = FIRST_SPAN_NS << attempt % ATTEMPTS;
         r = hr_access_back_range(t, address, bytes);
         for (struct hr_room_wait wait = {0};
              r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, a.extent->gpu, &wait);)
             r = hr_access_back_range(t, address, bytes);
         if (r == CUDA_SUCCESS)
-            held = hold_if_placed(&hold, to_host, span_ns, &r);
-        if (r == CUDA_SUCCESS && !held && !to_host) {
+            held = hold_if_placed(&hold, want, span_ns, &r);
+        if (r == CUDA_SUCCESS && !held && want == WANT_VRAM) {
             hr_access_bring_in(t, address, bytes, span_ns);
-            held = hold_if_placed(&hold, false, span_ns, &r);
+            held = hold_if_placed(&hold, want, span_ns, &r);
         }
         if (!held && attempt < ATTEMPTS && mappable && hr_quiet_now(hr_peers_users(a.extent->gpu)))
             attempt = ATTEMPTS - 1; /* nothing that may leave is left there */

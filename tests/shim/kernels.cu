@@ -63,3 +63,11 @@ GLOBAL void shake_hands(volatile u32 *mine, volatile u32 *theirs, u32 before, u3
         __nvvm_bar_sync(0);
     }
 }
+
+// Goes round a loop of a graph: one less to do, and the condition is whether anything is left.
+extern "C" __attribute__((device)) void cudaGraphSetConditional(u64 handle, u32 value);
+GLOBAL void countdown(u32 *left, u64 handle)
+{
+    *left -= 1;
+    cudaGraphSetConditional(handle, *left > 0);
+}

@@ -664,6 +664,70 @@ Test(graph, threads_launch_the_same_and_their_own, .timeout = 300)
     free(report);
 }
 
+/* --- several GPUs ------------------------------------------------------------------------------------------------------ */
+
+/* A kernel of one GPU in a graph that a stream of the other launches: its memory does not move meanwhile. */
+static void two_gpus(void)
+{
+    CUcontext first = machine("h200,gpus=2,vram=48M,host=512M", ""), second;
+    CUdeviceptr here = buffer_of(BYTES, 3), there;
+    CUmodule module;
+    CUfunction slow;
+    kernel("affine");
+    OK(cuCtxCreate_v2(&second, 0, 1));
+    there = buffer_of(BYTES, 1);
+    OK(cuModuleLoadData(&module, shim_ptx));
+    OK(cuModuleGetFunction(&slow, module, "slow_affine"));
+    OK(cuCtxSetCurrent(first));
+    uint32_t a = 1, b = 1, n = BYTES / 4, rounds = 6;
+    CUDA_KERNEL_NODE_PARAMS p = {.func = slow,
+                                 .gridDimX = 1,
+                                 .gridDimY = 1,
+                                 .gridDimZ = 1,
+                                 .blockDimX = 128,
+                                 .blockDimY = 1,
+                                 .blockDimZ = 1,
+                                 .kernelParams = (void *[]){&there, &a, &b, &n, &rounds}};
+    /* Of kernels only: nothing is held, and what runs keeps it. */
+    CUgraph g = new_graph();
+    CUgraphNode node, copy;
+    OK(cuGraphAddKernelNode_v2(&node, g, NULL, 0, &p));
+    CUgraphExec kernels = made(g), exec;
+    OK(cuGraphDestroy(g));
+    OK(cuCtxSetCurrent(second));
+    CHECK(evict(there, BYTES) == 2);
+    OK(cuCtxSetCurrent(first));
+    OK(cuGraphLaunch(kernels, NULL));
+    hr_access_evict_range(hr_thread_self(), there, BYTES);
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(second));
+    CHECK(value_of(there, BYTES) == 7);
+    OK(cuCtxSetCurrent(first));
+    OK(cuGraphExecDestroy(kernels));
+    g = new_graph();
+    OK(cuGraphAddKernelNode_v2(&node, g, NULL, 0, &p));
+    CUDA_MEMCPY3D m = flat_copy(here, there, BYTES); /* nobody was granted anything */
+    OK(cuGraphAddMemcpyNode(&copy, g, &node, 1, &m, NULL));
+    add_affine(g, &copy, here, here, 2, 0, BYTES);
+    exec = made(g);
+    OK(cuGraphDestroy(g));
+    CHECK(is_held(here, BYTES) && is_held(there, BYTES));
+    for (uint32_t round = 1; round <= 2; round++) {
+        OK(cuGraphLaunch(exec, NULL));
+        hr_access_evict_range(hr_thread_self(), there, BYTES);
+        CHECK(value_of(here, BYTES) == (7 + 6 * round) * 2);
+    }
+    OK(cuGraphExecDestroy(exec));
+    nothing_is_held();
+}
+
+Test(graph, kernels_and_copies_of_two_gpus_in_one, .timeout = 60)
+{
+    char *report = apart(two_gpus);
+    was_safe(report);
+    free(report);
+}
+
 /* --- the driver fails ------------------------------------------------------------------------------------------------- */
 
 static const char *failing;

@@ -249,7 +249,7 @@ static bool set_node_locked(struct hr_exec *exec, CUgraphNode key, struct hr_gra
             set_slot(&names->slot[node->first + at++], item->address, item->from, item->user);
         if (item->user >= 0)
             atomic_fetch_or(&exec->users, UINT64_C(1) << item->user);
-        if (item->is_held)
+        if (kept && item->is_held)
             kept[held++] = item->hold;
         item->is_held = false;
     }

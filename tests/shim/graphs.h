@@ -134,9 +134,10 @@ static inline bool is_held(CUdeviceptr p, size_t bytes)
             return false;
     return true;
 }
-/* Nothing of any window is held. */
+/* Nothing of any window is held, and no lock was taken in the wrong order. */
 static inline void nothing_is_held(void)
 {
+    CHECK(hr_lock_violations() == 0);
     for (unsigned g = 0; g < hr_space.gpu_count; g++) {
         CHECK(hr_hold_vram_chunks(g) == 0, "%zu chunks of GPU %u are still held", hr_hold_vram_chunks(g), g);
         for (uint32_t i = 0; i < hr_space.window[g].chunk_count; i++)

@@ -2,6 +2,7 @@
 
 #include "hr_hooks.h"
 #include "residency/access.h"
+#include "residency/capture.h"
 #include "shim/refuse.h"
 #include "texel.h"
 
@@ -121,11 +122,14 @@ static CUresult over_window(struct hr_thread *t, const struct batch *b, const st
     unsigned count = (unsigned)(2 * b->count);
     struct hr_way way = hr_way_of(b->stream, b->per_thread, ranges, count);
     size_t wrong = first_wrong(b, ranges);
-    if (wrong < b->count) {
+    if (wrong < b->count && !hr_capture_takes(b->stream, b->per_thread)) {
         if (b->failed_out)
             *b->failed_out = wrong;
         return CUDA_ERROR_INVALID_VALUE;
     }
+    struct hr_placing placing;
+    if (hr_capture_takes(b->stream, b->per_thread))
+        return hr_copy_place(t, ranges, count, &placing) ? hr_copy_placed(t, &placing, b->real(b)) : placing.r;
     CUresult r = hr_copy_begin(t, ranges, count);
     if (r != CUDA_SUCCESS)
         return r;
@@ -291,7 +295,8 @@ static CUresult copy_op(const struct batch_3d *b, size_t i)
     CUresult r = as_copy(&b->ops[i], &copy);
     if (r == CUDA_SUCCESS)
         r = hr_copy_3d(&copy, b->stream, b->per_thread);
-    if (r == CUDA_SUCCESS && b->ops[i].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL)
+    if (r == CUDA_SUCCESS && b->ops[i].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL &&
+        !hr_capture_takes(b->stream, b->per_thread))
         r = wait_for(b->stream, b->per_thread);
     return r;
 }

@@ -7,6 +7,7 @@
 #include "residency/capture.h"
 #include "residency/gpu.h"
 #include "residency/peers.h"
+#include "residency/scan.h"
 #include "residency/transfer.h"
 #include "stats/stats.h"
 
@@ -147,12 +148,33 @@ struct start {
     CUresult (*real)(const struct start *s);
 };
 
+static void touch_word(CUdeviceptr word, void *arg)
+{
+    enum hr_touch *worst = arg, touch = hr_access_touch(word, hr_ticks(), -1);
+    *worst = touch > *worst ? touch : *worst;
+}
+static void add_word(CUdeviceptr word, void *arg)
+{
+    hr_working_set_add(arg, word);
+}
+
+/* Where nothing is known, and what is out is not there for kernels, everything has to be in. */
+static bool needs_everything(const struct hr_exec *exec)
+{
+    return (!exec || hr_exec_is_unknown(exec)) && !hr_tier_host_mappable(0);
+}
+
 /* In a submission: whether everything is in place. *exec_out NULL: nothing is known of it. */
 static enum hr_touch look(const struct start *s, const struct hr_exec **exec_out)
 {
     const struct hr_context *context =
         __builtin_expect(hr_space.gpu_count > 1, 0) ? hr_stream_context(s->stream) : NULL;
     *exec_out = hr_exec_find(s->exec);
+    if (needs_everything(*exec_out)) {
+        enum hr_touch worst = HR_TOUCH_HIT;
+        hr_scan_everything(touch_word, &worst);
+        return worst;
+    }
     return *exec_out ? hr_exec_touch(*exec_out, hr_ticks(), context ? (int)context->gpu : -1) : HR_TOUCH_MISSING;
 }
 
@@ -177,7 +199,9 @@ static bool list_named(struct hr_thread *t, const struct start *s, int user, str
     set->user = user == HR_EXEC_ALL_USERS ? -1 : user;
     hr_gate_enter(t);
     const struct hr_exec *exec = hr_exec_find(s->exec);
-    if (exec)
+    if (needs_everything(exec))
+        hr_scan_everything(add_word, set);
+    else if (exec)
         hr_exec_add(exec, user, set);
     *users_out = exec ? hr_exec_users(exec) : 0;
     bool known = exec && !hr_exec_is_unknown(exec);
@@ -216,7 +240,7 @@ static CUresult launch_with(struct hr_thread *t, const struct start *s, struct h
             return r;
         hr_gate_enter(t);
         enum hr_touch touch = look(s, &exec);
-        if (touch != HR_TOUCH_MISSING || !exec) {
+        if (touch != HR_TOUCH_MISSING || (!exec && hr_tier_host_mappable(0))) {
             r = run(t, s, exec, bytes_out);
             hr_access_unpin(set);
             hr_stat_add(t, HR_STAT_launches_in_place, touch == HR_TOUCH_ACCESSIBLE);
@@ -245,7 +269,7 @@ static CUresult launch_once(struct hr_thread *t, const struct start *s, size_t *
         return r;
     hr_gate_enter(t);
     enum hr_touch touch = look(s, &exec);
-    if (__builtin_expect(touch == HR_TOUCH_HIT && !hr_exec_is_unknown(exec), 1)) {
+    if (__builtin_expect(touch == HR_TOUCH_HIT && exec && !hr_exec_is_unknown(exec), 1)) {
         r = run(t, s, exec, bytes_out);
         hr_stat_add(t, HR_STAT_launches_resident, 1);
         return r;

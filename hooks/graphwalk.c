@@ -38,7 +38,11 @@ void hr_walk_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p, struct h
     if (function && !params)
         list->unknown = true;
     if (params && !params->known)
-        hr_access_cannot_scan("this driver does not tell the parameters of kernels");
+        hr_access_cannot_scan("the parameters of a kernel are not known");
+    if (params && hr_scan_needs_everything(params)) {
+        list->unknown = true; /* at each launch, whatever there is then */
+        return;
+    }
     struct words words = {list, node, user_of(p->ctx)};
     hr_scan_kernel(params, p->kernelParams, p->extra, add_word, &words);
 }

@@ -12,8 +12,12 @@
 #define LOCAL_MODE CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 #define RELAXED_MODE CU_STREAM_CAPTURE_MODE_RELAXED
 
-/* One word in every STEP is looked at; all of a buffer has the same value. */
+/* Kernels work on the first words of a buffer, which all have the same value; one in every STEP is looked at. */
 #define STEP 1024u
+static inline uint32_t words_of(size_t bytes)
+{
+    return bytes / 4 < 32768 ? (uint32_t)(bytes / 4) : 32768;
+}
 
 static inline CUdeviceptr buffer_of(size_t bytes, uint32_t value)
 {
@@ -30,7 +34,7 @@ static inline uint32_t value_of(CUdeviceptr p, size_t bytes)
     CHECK(words != NULL);
     OK(cuCtxSynchronize());
     OK(cuMemcpyDtoH_v2(words, p, bytes));
-    for (size_t i = 0; i < bytes / 4; i += STEP)
+    for (size_t i = 0; i < words_of(bytes); i += STEP)
         CHECK(words[i] == words[0], "word %zu is %u, the first %u", i, words[i], words[0]);
     uint32_t value = words[0];
     free(words);
@@ -46,7 +50,7 @@ struct affine {
 static inline struct affine *affine_of(struct affine *s, CUdeviceptr y, CUdeviceptr x, uint32_t a, uint32_t b,
                                        size_t bytes)
 {
-    *s = (struct affine){y, x, a, b, (uint32_t)(bytes / 4), {0}};
+    *s = (struct affine){y, x, a, b, words_of(bytes), {0}};
     s->list[0] = &s->y;
     s->list[1] = &s->x;
     s->list[2] = &s->a;

@@ -156,7 +156,7 @@ static void *work_beside(void *arg)
     for (uint32_t i = 0; i < BUFFERS; i++) {
         OK(cuMemcpyDtoHAsync_v2(seen, p[i], BYTES, s));
         OK(cuStreamSynchronize(s));
-        for (size_t w = 0; w < BYTES / 4; w += STEP)
+        for (size_t w = 0; w < words_of(BYTES); w += STEP)
             CHECK(seen[w] == value[i], "thread %u, buffer %u: %u, not %u", seed, i, seen[w], value[i]);
     }
     free(seen);

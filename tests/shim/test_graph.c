@@ -630,7 +630,7 @@ static void *launch_many(void *arg)
     for (uint32_t i = 0; i < OWN; i++) {
         OK(cuMemcpyDtoHAsync_v2(seen, p[i], BYTES, s));
         OK(cuStreamSynchronize(s));
-        for (size_t w = 0; w < BYTES / 4; w += STEP)
+        for (size_t w = 0; w < words_of(BYTES); w += STEP)
             CHECK(seen[w] == value[i], "thread %u, buffer %u, word %zu: %u, not %u", seed, i, w, seen[w], value[i]);
         OK(cuGraphExecDestroy(exec[i]));
     }

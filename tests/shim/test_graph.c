@@ -91,6 +91,7 @@ Test(graph, k6_every_kind_of_node_finds_its_memory_and_copies_keep_their_place, 
 /* --- more than the card has ------------------------------------------------------------------------------------------ */
 
 enum { GRAPHS = 12, CHAIN = 3 };
+static int replay_rounds = 4;
 
 static void replays(void)
 {
@@ -114,7 +115,7 @@ static void replays(void)
         OK(cuGraphDestroy(g));
     }
     CUstream s = new_stream();
-    for (int round = 0; round < 4; round++)
+    for (int round = 0; round < replay_rounds; round++)
         for (int i = 0; i < GRAPHS; i++) {
             OK(cuGraphLaunch(set[i].exec, s));
             set[i].value[0] = set[i].value[0] * 3 + 1;
@@ -132,6 +133,7 @@ static void replays(void)
 static void replays_watched(void)
 {
     setenv("SIMGPU_CHECK", "race,redzone,fatal", 1);
+    replay_rounds = 2;
     replays();
 }
 
@@ -149,7 +151,7 @@ Test(graph, replays_of_three_times_the_card_are_right, .timeout = 120)
 /* Many more words than a working set has places: they lie in few allocations. */
 static void many_words(void)
 {
-    enum { WORDS = 1500, EACH = 8192 };
+    enum { WORDS = 1500, EACH = 4096 };
     machine("h200,vram=64M,host=512M", "");
     size_t bytes = (size_t)WORDS * EACH;
     CUdeviceptr arena = buffer_of(bytes, 1);
@@ -679,7 +681,7 @@ static void two_gpus(void)
     OK(cuModuleLoadData(&module, shim_ptx));
     OK(cuModuleGetFunction(&slow, module, "slow_affine"));
     OK(cuCtxSetCurrent(first));
-    uint32_t a = 1, b = 1, n = BYTES / 4, rounds = 6;
+    uint32_t a = 1, b = 1, n = BYTES / 16, rounds = 6;
     CUDA_KERNEL_NODE_PARAMS p = {.func = slow,
                                  .gridDimX = 1,
                                  .gridDimY = 1,

@@ -127,7 +127,7 @@ Test(capture, k40_a_stream_of_everything_becomes_a_graph_in_every_mode, .timeout
 
 /* --- beside others' work --------------------------------------------------------------------------------------------- */
 
-enum { OTHERS = 3, BUFFERS = 6, CAPTURES = 30 };
+enum { OTHERS = 3, BUFFERS = 6, CAPTURES = 15 };
 static CUcontext shared_context;
 static _Atomic(bool) done;
 
@@ -311,7 +311,7 @@ static void busy_streams(void)
         CUgraph g;
         OK(cuEventCreate(&event, 0));
         CUstream busy = round == 1 ? t : s;
-        OK(slow_affine(p, 1, 1, BYTES / 4, 6, busy));
+        OK(slow_affine(p, 1, 1, BYTES / 16, 6, busy));
         value += 6;
         OK(cuStreamBeginCapture_v2(s, GLOBAL_MODE));
         OK(launch_affine(s, q, q, 1, 1, BYTES));
@@ -356,7 +356,7 @@ static void legacy_stream(void)
     OK(cuStreamCreate(&s, CU_STREAM_DEFAULT));
     CHECK(pthread_create(&mover, NULL, try_to_evict, &p) == 0);
     for (uint32_t round = 1; round <= 3; round++) {
-        OK(slow_affine(p, 1, 1, BYTES / 4, 6, NULL));
+        OK(slow_affine(p, 1, 1, BYTES / 16, 6, NULL));
         OK(cuStreamBeginCapture_v2(s, GLOBAL_MODE));
         OK(launch_affine(s, q, q, 1, 1, BYTES));
         for (int i = 0; i < 100; i++) /* the mover asks all the time */

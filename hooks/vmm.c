@@ -1,6 +1,7 @@
 #include "residency/vmm.h"
 #include "hr_hooks.h"
 #include "residency/access.h"
+#include "residency/capture.h"
 #include "residency/context.h"
 #include "residency/gpu.h"
 #include "room.h"
@@ -58,8 +59,10 @@ HR_HOOK(cuMemCreate)
     HR_PASS(cuMemCreate, handle, size, prop, flags);
     HR_INSIDE();
     struct hr_thread *t = hr_thread_self();
-    if (t && handle && prop && flags == 0 && hr_vmm_serves(prop, size) && is_right(prop, size))
-        return hr_vmm_create(t, prop, size, handle);
+    if (t && handle && prop && flags == 0 && hr_vmm_serves(prop, size) && is_right(prop, size)) {
+        CUresult r = hr_capture_check();
+        return r == CUDA_SUCCESS ? hr_vmm_create(t, prop, size, handle) : r;
+    }
     return create_real(handle, size, prop, flags);
 }
 
@@ -80,6 +83,10 @@ HR_HOOK(cuMemMap)
     HR_INSIDE();
     if (!hr_space_owns(ptr) && !hr_vmm_is_handle(handle))
         return hr_drv.cuMemMap(ptr, size, offset, handle, flags);
+    CUresult r = hr_capture_check();
+    if (r != CUDA_SUCCESS)
+        return r;
+    HR_RELAXED();
     return offset || flags ? CUDA_ERROR_INVALID_VALUE : hr_vmm_map(hr_thread_self(), ptr, size, handle);
 }
 
@@ -90,6 +97,10 @@ HR_HOOK(cuMemUnmap)(CUdeviceptr ptr, size_t size)
     struct hr_vmm_place place;
     if (is_none_of_ours(ptr))
         return hr_drv.cuMemUnmap(ptr, size);
+    CUresult r = hr_capture_check();
+    if (r != CUDA_SUCCESS)
+        return r;
+    HR_RELAXED();
     if (hr_vmm_find(ptr, &place) && !place.real)
         return hr_vmm_unmap(hr_thread_self(), ptr, size);
     struct hr_room room = hr_room_begin(); /* it may have been all that a handle of the driver's lived for */
@@ -102,9 +113,13 @@ HR_HOOK(cuMemSetAccess)(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     HR_INSIDE();
     if (is_none_of_ours(ptr))
         return hr_drv.cuMemSetAccess(ptr, size, desc, count);
+    CUresult r = hr_capture_check();
+    if (r != CUDA_SUCCESS)
+        return r;
     if (!desc || count == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = hr_vmm_set_access(ptr, size, desc, count);
+    HR_RELAXED();
+    r = hr_vmm_set_access(ptr, size, desc, count);
     struct hr_thread *t = hr_thread_self();
     return r == CUDA_SUCCESS && t && hr_space_owns(ptr) ? hr_access_mapped(t, ptr, size) : r;
 }
@@ -153,6 +168,7 @@ HR_HOOK(cuMemExportToShareableHandle)
         return hr_drv.cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
     if (!shareableHandle || flags)
         return CUDA_ERROR_INVALID_VALUE;
+    HR_RELAXED();
     return hr_vmm_export(hr_thread_self(), shareableHandle, handle, handleType, flags);
 }
 

@@ -1,6 +1,7 @@
-#include "copy.h"
+#include "launch.h"
 
 #include "base/log.h"
+#include "copy.h"
 #include "fabric/machine.h"
 #include "hr_hooks.h"
 #include "residency/access.h"
@@ -20,16 +21,6 @@
  * costs the scan, the in-flight word and a few loads per pointer: no lock, no allocation, no driver call but its own.
  */
 
-struct launch {
-    CUfunction function;
-    void **params;
-    void **extra;
-    CUstream stream;
-    bool per_thread;
-    const void *arguments; /* of the real call */
-    CUresult (*real)(const struct launch *l);
-};
-
 struct touched {
     uint64_t now;
     int user;
@@ -47,20 +38,34 @@ static void touch_word(CUdeviceptr word, void *arg)
     if (touch > touched->worst)
         touched->worst = touch;
 }
+static inline void scan(const struct hr_launch *l, const struct hr_params *params, hr_scan_visit visit, void *arg)
+{
+    hr_scan_kernel(params, l->params, l->extra, visit, arg);
+    for (l = l->also; __builtin_expect(l != NULL, 0); l = l->also)
+        hr_scan_kernel(hr_params_of(l->function), l->params, l->extra, visit, arg);
+}
 static void add_word(CUdeviceptr word, void *arg)
 {
     hr_working_set_add(arg, word);
 }
 
+static inline void end(struct hr_thread *t, const struct hr_launch *l)
+{
+    for (const struct hr_launch *other = l->also; __builtin_expect(other != NULL, 0); other = other->also)
+        if (hr_is_per_thread(other->stream, other->per_thread))
+            hr_fence_per_thread(t);
+    hr_submission_end(t, l->stream, l->per_thread);
+}
+
 /* Out of line: makes what the launch names accessible; the set stays pinned. */
-static __attribute__((noinline)) CUresult prepare(struct hr_thread *t, const struct launch *l,
+static __attribute__((noinline)) CUresult prepare(struct hr_thread *t, const struct hr_launch *l,
                                                   const struct hr_params *params, struct hr_working_set *set)
 {
     set->count = 0;
     set->everything = false;
     set->user = touched_now().user;
     hr_gate_enter(t); /* lists of hidden pointers may be read only in a submission: see hr_hidden_collect_quiet */
-    hr_scan_kernel(params, l->params, l->extra, add_word, set);
+    scan(l, params, add_word, set);
     hr_gate_leave(t);
     return hr_access_prepare(t, set);
 }
@@ -73,16 +78,16 @@ static void back_word(CUdeviceptr word, void *arg)
 }
 
 /* Nothing runs, and nothing may move: what is named is backed where there is room, and the launch of the graph does the rest. */
-static __attribute__((noinline)) CUresult launch_captured(struct hr_thread *t, const struct launch *l,
+static __attribute__((noinline)) CUresult launch_captured(struct hr_thread *t, const struct hr_launch *l,
                                                           const struct hr_params *params)
 {
     if (t)
-        hr_scan_kernel(params, l->params, l->extra, back_word, t);
+        scan(l, params, back_word, t);
     return l->real(l);
 }
 
 /* The rest of a launch that did not find everything in place; entered outside a submission. */
-static CUresult launch_with(struct hr_thread *t, const struct launch *l, const struct hr_params *params,
+static CUresult launch_with(struct hr_thread *t, const struct hr_launch *l, const struct hr_params *params,
                             struct hr_working_set *set)
 {
     for (unsigned attempt = 0; attempt < 100; attempt++) {
@@ -91,11 +96,11 @@ static CUresult launch_with(struct hr_thread *t, const struct launch *l, const s
             return r;
         hr_gate_enter(t);
         struct touched touched = touched_now();
-        hr_scan_kernel(params, l->params, l->extra, touch_word, &touched);
+        scan(l, params, touch_word, &touched);
         if (touched.worst != HR_TOUCH_MISSING) {
             hr_gate_submit(t);
             r = l->real(l);
-            hr_submission_end(t, l->stream, l->per_thread);
+            end(t, l);
             hr_access_unpin(set);
             hr_stat_add(t, HR_STAT_launches_in_place, touched.worst == HR_TOUCH_ACCESSIBLE);
             return r;
@@ -107,7 +112,7 @@ static CUresult launch_with(struct hr_thread *t, const struct launch *l, const s
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static __attribute__((noinline)) CUresult launch_slowly(struct hr_thread *t, const struct launch *l,
+static __attribute__((noinline)) CUresult launch_slowly(struct hr_thread *t, const struct hr_launch *l,
                                                         const struct hr_params *params)
 {
     struct hr_working_set *set = malloc(sizeof *set); /* 16 KiB: the job's thread may have hardly more stack */
@@ -120,7 +125,7 @@ static __attribute__((noinline)) CUresult launch_slowly(struct hr_thread *t, con
     return r;
 }
 
-static CUresult launch(const struct launch *l)
+CUresult hr_launch(const struct hr_launch *l)
 {
     HR_INSIDE();
     struct hr_thread *t = hr_thread_self();
@@ -145,11 +150,11 @@ static CUresult launch(const struct launch *l)
         return r;
     hr_gate_enter(t);
     struct touched touched = touched_now();
-    hr_scan_kernel(params, l->params, l->extra, touch_word, &touched);
+    scan(l, params, touch_word, &touched);
     if (__builtin_expect(touched.worst == HR_TOUCH_HIT, 1)) {
         hr_gate_submit(t);
         r = l->real(l);
-        hr_submission_end(t, l->stream, l->per_thread);
+        end(t, l);
         hr_stat_add(t, HR_STAT_launches_resident, 1);
     } else {
         hr_gate_leave(t);
@@ -163,7 +168,7 @@ struct kernel_arguments {
 };
 
 #define KERNEL(name, pt)                                                                                               \
-    static CUresult real_##name(const struct launch *l)                                                                \
+    static CUresult real_##name(const struct hr_launch *l)                                                             \
     {                                                                                                                  \
         const struct kernel_arguments *a = l->arguments;                                                               \
         return hr_drv.name(l->function, a->gx, a->gy, a->gz, a->bx, a->by, a->bz, a->shared, l->stream, l->params,     \
@@ -175,27 +180,27 @@ struct kernel_arguments {
     {                                                                                                                  \
         HR_PASS(name, f, gx, gy, gz, bx, by, bz, shared, s, kernelParams, extra);                                      \
         struct kernel_arguments a = {gx, gy, gz, bx, by, bz, shared};                                                  \
-        return launch(&(struct launch){f, kernelParams, extra, s, pt, &a, real_##name});                               \
+        return hr_launch(&(struct hr_launch){f, kernelParams, extra, s, pt, &a, real_##name, NULL});                   \
     }
 KERNEL(cuLaunchKernel, false)
 KERNEL(cuLaunchKernel_ptsz, true)
 
 #define KERNEL_EX(name, pt)                                                                                            \
-    static CUresult real_##name(const struct launch *l)                                                                \
+    static CUresult real_##name(const struct hr_launch *l)                                                             \
     {                                                                                                                  \
         return hr_drv.name(l->arguments, l->function, l->params, l->extra);                                            \
     }                                                                                                                  \
     HR_HOOK(name)(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)                       \
     {                                                                                                                  \
         HR_PASS(name, config, f, kernelParams, extra);                                                                 \
-        return launch(                                                                                                 \
-            &(struct launch){f, kernelParams, extra, config ? config->hStream : NULL, pt, config, real_##name});       \
+        return hr_launch(&(struct hr_launch){f, kernelParams, extra, config ? config->hStream : NULL, pt, config,      \
+                                             real_##name, NULL});                                                      \
     }
 KERNEL_EX(cuLaunchKernelEx, false)
 KERNEL_EX(cuLaunchKernelEx_ptsz, true)
 
 #define KERNEL_COOPERATIVE(name, pt)                                                                                   \
-    static CUresult real_##name(const struct launch *l)                                                                \
+    static CUresult real_##name(const struct hr_launch *l)                                                             \
     {                                                                                                                  \
         const struct kernel_arguments *a = l->arguments;                                                               \
         return hr_drv.name(l->function, a->gx, a->gy, a->gz, a->bx, a->by, a->bz, a->shared, l->stream, l->params);    \
@@ -206,7 +211,7 @@ KERNEL_EX(cuLaunchKernelEx_ptsz, true)
     {                                                                                                                  \
         HR_PASS(name, f, gx, gy, gz, bx, by, bz, shared, s, kernelParams);                                             \
         struct kernel_arguments a = {gx, gy, gz, bx, by, bz, shared};                                                  \
-        return launch(&(struct launch){f, kernelParams, NULL, s, pt, &a, real_##name});                                \
+        return hr_launch(&(struct hr_launch){f, kernelParams, NULL, s, pt, &a, real_##name, NULL});                    \
     }
 KERNEL_COOPERATIVE(cuLaunchCooperativeKernel, false)
 KERNEL_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)

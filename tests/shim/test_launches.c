@@ -113,3 +113,55 @@ Test(launches, k5_extended_and_cooperative_launches_are_prepared_like_any, .time
     was_safe(report);
     free(report);
 }
+
+static CUresult launched_several(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
+{
+    (void)flags;
+    for (unsigned i = 0; i < count;
+         i++) { /* no simulated device does that: it has to be in place when the driver is asked */
+        CUdeviceptr p = *(CUdeviceptr *)list[i].kernelParams[0];
+        CHECK(atomic_load(&hr_space_chunk(p)->state) == HR_CHUNK_RESIDENT);
+        CHECK(atomic_load(&hr_thread_self()->inflight) == 1);
+    }
+    return CUDA_SUCCESS;
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+Test(launches, older_ways_to_launch_are_prepared_like_any, .timeout = 60)
+{
+    CUdeviceptr p, q;
+    uint64_t stride = 1;
+    uint32_t words[64];
+    machine("h200,vram=32M,host=256M", "");
+    CUfunction f = kernel("stride_add");
+    OK(cuMemAlloc_v2(&p, 4 * MIB));
+    OK(cuMemAlloc_v2(&q, 4 * MIB));
+    OK(cuMemsetD8_v2(p, 0, 4 * MIB));
+    OK(cuMemsetD8_v2(q, 0, 4 * MIB));
+    OK(cuFuncSetBlockShape(f, 64, 1, 1));
+    OK(cuParamSetv(f, 0, &p, 8));
+    OK(cuParamSetv(f, 8, &stride, 8));
+    OK(cuParamSeti(f, 16, 64));
+    OK(cuParamSeti(f, 20, 3));
+    OK(cuParamSetSize(f, 24));
+    for (int way = 0; way < 3; way++) {
+        OK(cuCtxSynchronize());
+        CHECK(hr_access_evict_range(hr_thread_self(), p, 4 * MIB) == 2);
+        OK(way == 0 ? cuLaunch(f) : way == 1 ? cuLaunchGrid(f, 1, 1) : cuLaunchGridAsync(f, 1, 1, CU_STREAM_LEGACY));
+        CHECK(atomic_load(&hr_space_chunk(p)->state) == HR_CHUNK_RESIDENT, "way %d", way);
+    }
+    OK(cuMemcpyDtoH_v2(words, p, sizeof words));
+    CHECK(words[0] == 9 && words[63] == 9, "%u", words[0]);
+    atomic_store(&hr_drv.cuLaunchCooperativeKernelMultiDevice, launched_several);
+    uint32_t n = 64, a = 1;
+    CUDA_LAUNCH_PARAMS list[2] = {
+        {.function = f, .gridDimX = 1, .blockDimX = 64, .kernelParams = (void *[]){&p, &stride, &n, &a}},
+        {.function = f, .gridDimX = 1, .blockDimX = 64, .kernelParams = (void *[]){&q, &stride, &n, &a}},
+    };
+    CHECK(hr_access_evict_range(hr_thread_self(), p, 4 * MIB) == 2);
+    CHECK(hr_access_evict_range(hr_thread_self(), q, 4 * MIB) == 2);
+    OK(cuLaunchCooperativeKernelMultiDevice(list, 2, 0));
+    CHECK(atomic_load(&hr_thread_self()->inflight) == 0);
+}
+#pragma GCC diagnostic pop

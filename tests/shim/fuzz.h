@@ -23,6 +23,9 @@
 #define FUZZ_STAGING 4
 #define FUZZ_STAGING_BYTES ((size_t)256 << 10)
 
+/* In which way the job got a buffer. */
+enum fuzz_kind { FUZZ_PLAIN, FUZZ_POOLED, FUZZ_MAPPED };
+
 struct fuzz_buffer {
     pthread_mutex_t lock; /* held from the first to the last step of an operation's submission */
     unsigned index;
@@ -30,6 +33,8 @@ struct fuzz_buffer {
     _Atomic(size_t) told_bytes;
     CUdeviceptr address;
     size_t bytes;
+    enum fuzz_kind kind;
+    CUmemGenericAllocationHandle handle; /* of what the job maps itself */
     uint8_t *model;
     CUevent last[FUZZ_GPUS_MOST]; /* behind the last operation, if that was of this GPU */
     int last_gpu;                 /* -1 = there was none */
@@ -83,6 +88,12 @@ void fuzz_note(unsigned worker, const char *what, int a, int b, size_t offset, s
 void fuzz_operate(struct fuzz_worker *w);
 /* Allocates and initialises a buffer; its lock is held or not needed yet. false = out of memory (a size too large). */
 bool fuzz_allocate(struct fuzz_worker *w, struct fuzz_buffer *b, size_t bytes);
+/* Its memory: taken in any of the ways (false = out of memory), and given back as that way wants it. fuzz_groups.c. */
+bool fuzz_memory_take(struct fuzz_worker *w, struct fuzz_buffer *b, size_t bytes);
+void fuzz_memory_give(struct fuzz_worker *w, struct fuzz_buffer *b);
+/* Operations: copies in one batch; work that is captured and replayed. */
+void fuzz_batch(struct fuzz_worker *w);
+void fuzz_replay(struct fuzz_worker *w);
 /* Compares all of a buffer with its model. */
 void fuzz_verify(struct fuzz_worker *w, struct fuzz_buffer *b, size_t offset, size_t bytes);
 void fuzz_worker_start(struct fuzz_worker *w, unsigned index);

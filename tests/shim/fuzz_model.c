@@ -262,7 +262,7 @@ static void finish(void)
         struct fuzz_buffer *b = &fuzz.buffer[i];
         if (b->address) {
             fuzz_verify(&last, b, 0, b->bytes);
-            FUZZ_OK(cuMemFree_v2(b->address));
+            fuzz_memory_give(&last, b);
             free(b->model);
         }
     }

@@ -1,22 +1,7 @@
-#include "fuzz.h"
+#include "fuzz_steps.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
-
-static uint64_t below(struct fuzz_worker *w, uint64_t n)
-{
-    return fuzz_random(&w->random) % n;
-}
-
-/* The worker's streams: two created ones (one blocking), its per-thread default stream, the legacy stream. */
-static CUstream any_stream(struct fuzz_worker *w)
-{
-    return w->stream[w->gpu][below(w, FUZZ_STREAMS)];
-}
 
 void fuzz_go_to(struct fuzz_worker *w, unsigned gpu)
 {
@@ -47,87 +32,6 @@ void fuzz_worker_start(struct fuzz_worker *w, unsigned index)
 
 /* --- buffers ------------------------------------------------------------------------------------------------------ */
 
-static struct fuzz_buffer *any_buffer(struct fuzz_worker *w)
-{
-    unsigned set = fuzz.workers < fuzz.gpus ? w->gpu : w->index;
-    unsigned i = below(w, 20) < (fuzz.gpus > 1 ? 1 : 6) ? (unsigned)below(w, FUZZ_SHARED)
-                                                        : FUZZ_SHARED + set * FUZZ_OWN + (unsigned)below(w, FUZZ_OWN);
-    return &fuzz.buffer[i];
-}
-
-static void lock_all(struct fuzz_buffer **b, unsigned n)
-{
-    for (unsigned i = 1; i < n; i++) /* in index order, so that no two workers wait for each other */
-        for (unsigned k = i; k > 0 && b[k - 1]->index > b[k]->index; k--) {
-            struct fuzz_buffer *t = b[k];
-            b[k] = b[k - 1];
-            b[k - 1] = t;
-        }
-    for (unsigned i = 0; i < n; i++)
-        pthread_mutex_lock(&b[i]->lock);
-}
-
-static void unlock_all(struct fuzz_buffer **b, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++)
-        pthread_mutex_unlock(&b[i]->lock);
-}
-
-/* Picks n different buffers that are allocated, locked. */
-static void take_buffers(struct fuzz_worker *w, struct fuzz_buffer **b, unsigned n)
-{
-    for (;;) {
-        for (unsigned i = 0; i < n; i++) {
-            b[i] = any_buffer(w);
-            for (unsigned k = 0; k < i; k++)
-                if (b[k] == b[i]) {
-                    i--;
-                    break;
-                }
-        }
-        lock_all(b, n);
-        bool all = true;
-        for (unsigned i = 0; i < n; i++)
-            all &= b[i]->address != 0;
-        if (all)
-            return;
-        unlock_all(b, n);
-    }
-}
-
-static void before(struct fuzz_buffer *b, CUstream s)
-{
-    if (b->last_gpu >= 0)
-        FUZZ_OK(cuStreamWaitEvent(s, b->last[b->last_gpu], 0));
-}
-
-static void after(const struct fuzz_worker *w, struct fuzz_buffer *b, CUstream s)
-{
-    FUZZ_OK(cuEventRecord(b->last[w->gpu], s));
-    b->last_gpu = (int)w->gpu;
-}
-
-/* A random sub-range in units of `unit` bytes, at most `most` bytes. */
-static void any_range(struct fuzz_worker *w, size_t total, size_t unit, size_t most, size_t *offset_out,
-                      size_t *bytes_out)
-{
-    size_t units = total / unit, n = most / unit < units ? most / unit : units;
-    size_t take = 1 + below(w, n);
-    if (below(w, 4) == 0)
-        take = n;
-    *bytes_out = take * unit;
-    *offset_out = below(w, units - take + 1) * unit;
-}
-
-static void set_model(struct fuzz_buffer *b, size_t offset, size_t bytes, unsigned element, uint32_t value)
-{
-    if (element == 1)
-        memset(b->model + offset, (int)value, bytes);
-    else
-        for (size_t i = 0; i < bytes; i += element)
-            memcpy(b->model + offset + i, &value, element);
-}
-
 static void fill(struct fuzz_worker *w, struct fuzz_buffer *b, size_t offset, size_t bytes, unsigned element)
 {
     uint32_t v = (uint32_t)fuzz_random(&w->random);
@@ -148,18 +52,16 @@ static void fill(struct fuzz_worker *w, struct fuzz_buffer *b, size_t offset, si
 
 bool fuzz_allocate(struct fuzz_worker *w, struct fuzz_buffer *b, size_t bytes)
 {
-    CUresult r = cuMemAlloc_v2(&b->address, bytes);
-    if (r == CUDA_ERROR_OUT_OF_MEMORY) {
+    b->last_gpu = -1;
+    if (!fuzz_memory_take(w, b, bytes)) {
         atomic_fetch_add(&fuzz.ooms, 1);
         b->address = 0;
         return false;
     }
-    FUZZ_OK(r);
     b->bytes = bytes;
     atomic_store(&b->told_bytes, bytes);
     atomic_store(&b->told_address, b->address);
     b->model = malloc(bytes);
-    b->last_gpu = -1;
     if (!b->model)
         fuzz_fail(b, "the host has no memory for the model");
     fuzz_note(w->index, "alloc", (int)b->index, -1, 0, bytes, b->address);
@@ -188,9 +90,9 @@ static void replace(struct fuzz_worker *w)
         if (below(w, 3) == 0)
             fuzz_verify(w, b[0], 0, b[0]->bytes);
         fuzz_note(w->index, "free", (int)b[0]->index, -1, 0, b[0]->bytes, b[0]->address);
-        FUZZ_OK(cuMemFree_v2(b[0]->address));
-        b[0]->address = 0;
         atomic_store(&b[0]->told_address, 0);
+        fuzz_memory_give(w, b[0]);
+        b[0]->address = 0;
         free(b[0]->model);
         b[0]->model = NULL;
     }
@@ -308,24 +210,6 @@ static void verify_some(struct fuzz_worker *w)
 }
 
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
-
-/* On several GPUs it is the number of operations that matters, not their size. */
-static size_t slower(void)
-{
-    return fuzz.gpus > 1 ? 8 : 1;
-}
-
-static void launch(CUfunction f, unsigned blocks, unsigned threads, CUstream s, void **params)
-{
-    FUZZ_OK(cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, 0, s, params, NULL));
-}
-
-static uint32_t word(const struct fuzz_buffer *b, size_t offset)
-{
-    uint32_t v;
-    memcpy(&v, b->model + offset, 4);
-    return v;
-}
 
 static void affine(struct fuzz_worker *w)
 {
@@ -519,8 +403,8 @@ void fuzz_operate(struct fuzz_worker *w)
         void (*run)(struct fuzz_worker *w);
         unsigned weight;
     } operations[] = {
-        {replace, 10}, {upload_some, 15}, {copy_between, 10}, {fill_some, 10},   {affine, 15},
-        {mix, 8},      {table, 6},        {slow, 7},          {verify_some, 12}, {provoke, 7},
+        {replace, 12}, {upload_some, 13}, {copy_between, 8}, {fill_some, 8}, {affine, 12},    {mix, 8},
+        {table, 6},    {slow, 7},         {verify_some, 12}, {provoke, 6},   {fuzz_batch, 4}, {fuzz_replay, 4},
     };
     if (fuzz.workers < fuzz.gpus) /* one worker, all GPUs in turn */
         fuzz_go_to(w, (unsigned)below(w, fuzz.gpus));

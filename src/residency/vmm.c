@@ -3,6 +3,7 @@
 #include "residency/alloc.h"
 #include "residency/context.h"
 #include "residency/gpu.h"
+#include "residency/hidden.h"
 #include "residency/move.h"
 #include "space/ledger.h"
 
@@ -104,6 +105,7 @@ CUresult hr_vmm_unreserve(CUdeviceptr address, size_t bytes)
         while (*link != res)
             link = &(*link)->next;
         *link = res->next;
+        hr_hidden_forget(res->e);
         hr_space_unreserve(res->e, res->chunks, res->top);
         munmap((void *)res->at, res->chunks * sizeof *res->at);
         free(res);

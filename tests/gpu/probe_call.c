@@ -218,6 +218,10 @@ void probe_attributes(void)
                 {"copy-engines", CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT},
                 {"rdma-with-vmm", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED},
                 {"l2-bytes", CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE}};
+    char device[128] = "";
+    MUST(drv.cuDeviceGetName(device, sizeof device, here.device));
+    SAW("name", "%s", device);
+    SAW("driver", "%d.%d", here.driver_version / 1000, here.driver_version % 1000 / 10);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         int value = 0;
         CUresult r = drv.cuDeviceGetAttribute(&value, rows[i].attribute, here.device);

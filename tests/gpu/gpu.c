@@ -306,6 +306,7 @@ int gpu_main(int argc, char **argv, const char *program, const struct gpu_item *
             printf("%s\n", items[i].name);
         return 0;
     }
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0); /* else the first use of a kernel in a capture loads it there */
     run.chosen = calloc(count, sizeof *run.chosen);
     if (!run.chosen || !choose(argc, argv, &seconds)) {
         free(run.chosen);

@@ -219,6 +219,11 @@ void probe_attributes(void)
                 {"rdma-with-vmm", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED},
                 {"l2-bytes", CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE}};
     char device[128] = "";
+    size_t total, left;
+    MUST(drv.cuMemGetInfo_v2(&left, &total));
+    gpu_number("memory", (double)total / (1 << 20), "MiB");
+    gpu_number("gone", (double)(total - left) / (1 << 20),
+               "MiB"); /* for this context, this module, and whoever else is there */
     MUST(drv.cuDeviceGetName(device, sizeof device, here.device));
     SAW("name", "%s", device);
     SAW("driver", "%d.%d", here.driver_version / 1000, here.driver_version % 1000 / 10);

@@ -101,6 +101,22 @@ def rates_of(rows):
             "both": values.get("copy-rates.both-ways-each")}
 
 
+def overhead_bytes(rows):
+    """What the library takes for contexts out of HEADROOM_VRAM: what is gone once one is there, unless that is others' memory."""
+    values = {row.get("name"): row.get("value") for row in rows if row.get("unit") == "MiB"}
+    total, gone = values.get("attributes.memory"), values.get("attributes.gone")
+    if not total or gone is None:
+        return 0
+    assumed = min(total / 16, 1024)
+    return int((gone if gone <= 2 * assumed else assumed) * (1 << 20))
+
+
+def setting_bytes(wanted_bytes, context_bytes):
+    """The HEADROOM_VRAM that leaves so much for the job's memory: contexts and a 64th, 256 MiB at most, come out of it."""
+    plain = wanted_bytes + context_bytes
+    return plain + min(plain // 63 + 1, 256 << 20)
+
+
 def bound_seconds(native_s, peak_bytes, cap_bytes, rates):
     """The least that a step can take which touches all of its memory: what does not fit goes out and comes back over the link."""
     gbps = [rate for rate in (rates or {}).values() if rate]

@@ -33,7 +33,8 @@ def result(values, peak=4 << 30, step=0.1):
 class Runner:
     """Stands for run_step: answers in turn, natively and under headroom, and writes a stats log as the library would."""
 
-    def __init__(self, native, capped, moved=1 << 20, clock=None, takes=0.0):
+    def __init__(self, native, capped, moved=1 << 20, clock=None, takes=0.0, counters=None):
+        self.counters = {"launches": 3, "peak_vram_bytes": 32 << 20} if counters is None else counters
         self.native, self.capped, self.moved, self.clock, self.takes = list(native), list(capped), moved, clock, takes
         self.calls = []
 
@@ -44,7 +45,7 @@ class Runner:
         if "LD_PRELOAD" not in env:
             return self.native.pop(0) if len(self.native) > 1 else self.native[0]
         with open(env["HEADROOM_STATS"].replace("%p", "7"), "w", encoding="utf-8") as f:
-            f.write(json.dumps({"type": "summary", "counters": {"moved_out_bytes": self.moved, "allocations": 3}}) + "\n")
+            f.write(json.dumps({"type": "summary", "counters": {"moved_out_bytes": self.moved, **self.counters}}) + "\n")
         return self.capped.pop(0) if len(self.capped) > 1 else self.capped[0]
 
 
@@ -119,6 +120,19 @@ class TextTest(unittest.TestCase):
         self.assertIn("no time", table.throughput(None, 0.1, 0.1))
 
 
+    def test_contexts_come_out_of_the_setting(self):
+        def rows(total, gone):
+            return [{"name": "attributes.memory", "value": total, "unit": "MiB"}, {"name": "attributes.gone", "value": gone, "unit": "MiB"}]
+        self.assertEqual(table.overhead_bytes(rows(140000.0, 500.0)), 500 << 20)
+        self.assertEqual(table.overhead_bytes(rows(140000.0, 90000.0)), 1 << 30)  # others are on the card
+        self.assertEqual(table.overhead_bytes(rows(256.0, 10.0)), 10 << 20)
+        self.assertEqual(table.overhead_bytes([]), 0)
+        for wanted in (16 << 20, 3 << 30, 100 << 30):
+            setting = table.setting_bytes(wanted, 500 << 20)
+            left = setting - min(setting // 64, 256 << 20) - (500 << 20)
+            self.assertTrue(wanted <= left <= wanted + 4096, (wanted, left))
+
+
 class JobTest(unittest.TestCase):
     def rows(self, native, capped, **more):
         got = checked(Runner([native], [capped], **more))
@@ -151,7 +165,7 @@ class FrameworkTest(unittest.TestCase):
         rows = self.run_case(runner)
         self.assertEqual([(row["verdict"], row["required"]) for row in rows], [("ok", True)])
         self.assertEqual(len(runner.calls), 2)
-        self.assertEqual(runner.calls[1][1]["HEADROOM_VRAM"], str(2 << 30))
+        self.assertEqual(runner.calls[1][1]["HEADROOM_VRAM"], str(table.setting_bytes(2 << 30, 0)))
         self.assertEqual(runner.calls[1][1]["A"], "1")
         self.assertIn("0.50 of native", rows[0]["saw"])
 
@@ -162,6 +176,16 @@ class FrameworkTest(unittest.TestCase):
     def test_other_losses_are_told_where_native_does_not_repeat_itself(self):
         rows = self.run_case(Runner([result(["a"]), result(["c"])], [result(["b"])]))
         self.assertEqual([(row["verdict"], row["required"]) for row in rows], [("seen", False)])
+
+    def test_identical_losses_do_not_help_a_job_that_escaped(self):
+        for more, what in (({"counters": {}}, "not in use"), ({"moved": 0}, "not in effect"),
+                           ({"counters": {"launches": 1, "peak_vram_bytes": 3 << 30}}, "the cap is 2048")):
+            rows = self.run_case(Runner([result(["a"])], [result(["a"])], **more))
+            self.assertEqual([(row["verdict"], row["required"]) for row in rows], [("different", True)])
+            self.assertIn(what, rows[0]["saw"])
+
+    def test_without_a_cap_nothing_needs_to_move(self):
+        self.assertEqual(self.run_case(Runner([result(["a"])], [result(["a"])], moved=0), 0)[0]["verdict"], "ok")
 
     def test_a_missing_framework_is_skipped(self):
         rows = self.run_case(Runner([done('{"missing": "no torch"}\n', check.MISSING)], [done()]))

@@ -19,7 +19,7 @@
  * pipe: '@INDEX' begin, '.' end, '{...}' a row.
  */
 
-#define ITEM_SECONDS 20
+#define ITEM_SECONDS 20  /* unless --item-seconds says otherwise */
 #define START_SECONDS 40 /* a child's first item, with the set-up of the driver */
 #define NO_GPU 77
 
@@ -35,7 +35,8 @@ static struct {
     bool *chosen;
     FILE *rows;
     bool spoiled; /* the item may have left something behind */
-} run;
+    long item_seconds;
+} run = {.item_seconds = ITEM_SECONDS};
 
 static const char *const verdict_names[] = {"ok", "different", "not supported", "seen", "failed"};
 
@@ -240,7 +241,7 @@ static size_t watch_child(struct watch *w, uint64_t end_ns, int *status_out)
         if (line[0] == '@') {
             w->current = strtoul(line + 1, NULL, 10);
             w->begun = w->within = true;
-            deadline_ns = gpu_clock_ns() + ITEM_SECONDS * UINT64_C(1000000000);
+            deadline_ns = gpu_clock_ns() + (uint64_t)run.item_seconds * UINT64_C(1000000000);
         } else if (line[0] == '.') {
             w->within = false;
             w->current++;
@@ -279,6 +280,10 @@ static bool choose(int argc, char **argv, long *seconds_out)
         size_t k = 0;
         if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) {
             *seconds_out = strtol(argv[++i], NULL, 10);
+            continue;
+        }
+        if (strcmp(argv[i], "--item-seconds") == 0 && i + 1 < argc) {
+            run.item_seconds = strtol(argv[++i], NULL, 10);
             continue;
         }
         while (k < run.count && strcmp(run.items[k].name, argv[i]) != 0)

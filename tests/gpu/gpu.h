@@ -124,7 +124,7 @@ enum gpu_verdict { GPU_OK_, GPU_DIFFERENT_, GPU_LACKS_, GPU_SEEN_, GPU_FAILED_ }
 
 /*
  * Runs the items named on the command line, or all (--list prints their names, --seconds N bounds the whole), each with its
- * deadline. Rows are objects, one a line, with program, name, says, required, verdict (ok, different, not supported, seen,
+ * deadline (20 s, or --item-seconds N). Rows are objects, one a line, with program, name, says, required, verdict (ok, different, not supported, seen,
  * failed, hang, died, skipped), saw, and for a number value and unit. The program's exit status: 0 unless there is no
  * driver or GPU (2).
  */

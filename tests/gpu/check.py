@@ -36,6 +36,10 @@ class Done:
         last = self.stderr.strip().splitlines()[-1:] or ["nothing on stderr"]
         return f"no end within {self.seconds:.0f} s" if self.timed_out else f"status {self.returncode}: {last[0][:200]}"
 
+    def tail(self):
+        """The end of stderr, for whoever reads the JSON later."""
+        return self.stderr[-3000:]
+
 
 def run_step(command, env, seconds):
     """Runs a command with a deadline; what it has started ends with it."""
@@ -126,7 +130,8 @@ class Check:
             self.table.add(part, row["name"], row["verdict"], row["saw"], row["required"] or broken,
                            value=row.get("value"), unit=row.get("unit"), says=row["says"])
         if done.returncode != 0 or done.timed_out or not rows:
-            self.table.add(part, "the program", "timeout" if done.timed_out else "failed", done.why(), True, done.seconds)
+            self.table.add(part, "the program", "timeout" if done.timed_out else "failed", done.why(), True, done.seconds,
+                           stderr=done.tail())
         self.rows += rows
         return done.returncode != 2
 
@@ -147,7 +152,7 @@ class Check:
             return
         if native.returncode != 0:
             self.table.add("jobs", f"{name}, native", "timeout" if native.timed_out else "failed", native.why(), True,
-                           native.seconds)
+                           native.seconds, stderr=native.tail())
             return
         for factor in factors:
             done, counters = self.under_headroom(command, need_bytes // factor)
@@ -155,10 +160,11 @@ class Check:
             if done is None:
                 self.table.add("jobs", what, "skipped", "no time was left")
             elif done.returncode != 0:
-                self.table.add("jobs", what, "timeout" if done.timed_out else "failed", done.why(), True, done.seconds)
+                self.table.add("jobs", what, "timeout" if done.timed_out else "failed", done.why(), True, done.seconds,
+                               stderr=done.tail(), counters=counters)
             else:
                 self.table.add("jobs", what, *self.judge_job(native, done, counters, need_bytes // factor), True, done.seconds,
-                               native_seconds=native.seconds, counters=counters)
+                               native_seconds=native.seconds, stderr=done.tail(), counters=counters)
 
     @staticmethod
     def judge_job(native, done, counters, cap):
@@ -171,9 +177,9 @@ class Check:
 
     def jobs(self):
         train = [self.path("examples", "train_gpt"), "--steps", "1" if self.sim else "4"]
-        if self.sim:
-            self.job("train_gpt", train + ["--layers", "1" if self.few else "4"], (16 if self.few else 64) * MIB, (4,))
-        else:
+        if self.sim and not self.few:
+            self.job("train_gpt", train + ["--layers", "4"], 64 * MIB, (4,))
+        elif not self.sim:
             self.job("train_gpt", train, 256 * MIB, (2, 4))
             self.job("train_gpt, 4 streams", train + ["--streams", "4"], 256 * MIB, (4,))
         mib = 16 if self.sim else 64
@@ -200,7 +206,8 @@ class Framework:
             return False
         if self.alone.returncode != 0 or not self.native or not self.native.get("results"):
             verdict = "timeout" if self.alone.timed_out else "failed"
-            check.table.add(self.part, f"{self.name}, native", verdict, self.alone.why(), True, self.alone.seconds)
+            check.table.add(self.part, f"{self.name}, native", verdict, self.alone.why(), True, self.alone.seconds,
+                            stderr=self.alone.tail())
             return False
         return True
 
@@ -225,7 +232,7 @@ class Framework:
         found = last_object(done.stdout) or {}
         if done.returncode != 0 or not found.get("results"):
             verdict = "timeout" if done.timed_out else "failed"
-            check.table.add(self.part, what, verdict, done.why(), True, done.seconds, counters=counters)
+            check.table.add(self.part, what, verdict, done.why(), True, done.seconds, stderr=done.tail(), counters=counters)
             return
         native_s, step_s = self.native.get("step_seconds"), found.get("step_seconds")
         bound = bound_seconds(native_s, peak, cap, check.rates) if cap else native_s
@@ -235,7 +242,7 @@ class Framework:
             verdict, required, saw = "different", True, f"{wrong}; {saw}"
         check.table.add(self.part, what, verdict, f"{saw}; {moves(counters)}; {throughput(step_s, native_s, bound)}", required, done.seconds,
                         peak_bytes=peak, cap_bytes=cap, step_seconds=step_s, native_step_seconds=native_s,
-                        bound_seconds=bound, counters=counters)
+                        bound_seconds=bound, stderr=done.tail(), counters=counters)
 
     def judge(self, check, found):
         apart = first_difference(self.native["results"], found["results"])

@@ -27,7 +27,7 @@ void hr_hold_forget_locked(struct hr_chunk *c)
         atomic_fetch_sub(&vram_chunks[atomic_load(&c->extent)->gpu], 1);
 }
 
-static void add_locked(struct hr_chunk *c) HR_REQUIRES(hr_move_lock)
+void hr_hold_add_locked(struct hr_chunk *c)
 {
     uint32_t held = atomic_load(&c->held);
     if (held == 0 && is_in_vram(c)) {
@@ -109,7 +109,7 @@ static bool hold_if_placed(const struct hr_hold *hold, enum want want, uint64_t 
             send_to_host_locked(hold->extent->gpu, hold, span_ns);
         placed = is_placed_locked(hold, want);
         for (uint32_t i = hold->first_chunk; placed && i < hold->end_chunk; i++)
-            add_locked(&hr_space.chunks[i]);
+            hr_hold_add_locked(&hr_space.chunks[i]);
         if (placed && hr_space.gpu_count > 1)
             hr_peers_open_locked(hold->extent->gpu, hold->first_chunk, hold->end_chunk);
     }

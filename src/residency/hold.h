@@ -29,6 +29,8 @@ struct hr_hold {
  * rest; the driver's. Nothing is held then. Locks: takes the move lock; hold none, and no submission.
  */
 CUresult hr_hold_take(struct hr_thread *t, CUdeviceptr address, size_t bytes, struct hr_hold *hold_out);
+/* Holds a chunk, which has backing, where it is. */
+void hr_hold_add_locked(struct hr_chunk *c) HR_REQUIRES(hr_move_lock);
 /* Lets it move again. What was freed meanwhile is nobody's. Locks: takes the move lock. */
 void hr_hold_drop(const struct hr_hold *hold);
 /* The memory is given back: who holds it holds nothing any more. */

@@ -18,14 +18,22 @@ enum host_kind { KIND_UNKNOWN, KIND_NUMA, KIND_HOST, KIND_PINNED };
 static _Atomic(int) kind; /* one answer for the process */
 static struct hr_mutex kind_lock = HR_MUTEX_INIT(HR_RANK_TIER - 1, "host kind");
 
-static CUmemLocation location_of(enum host_kind k, CUdevice device)
+static CUmemAllocationProp props_of(enum host_kind k, CUdevice device)
 {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_HOST}};
     int node = -1;
     if (k == KIND_HOST)
-        return (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
+        return prop;
     if (hr_drv.cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device) != CUDA_SUCCESS || node < 0)
         node = 0;
-    return (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = node};
+    prop.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = node};
+    return prop;
+}
+
+static CUresult make_mapped_locked(struct hr_pool *pool, enum host_kind k, unsigned gpu, struct hr_phys **phys_out)
+{
+    CUmemAllocationProp prop = props_of(k, pool->device);
+    return hr_pool_make_locked(pool, &prop, HR_TIER_HOST, gpu, phys_out);
 }
 
 static bool try_kind(unsigned gpu, enum host_kind k)
@@ -33,7 +41,7 @@ static bool try_kind(unsigned gpu, enum host_kind k)
     struct hr_pool *pool = &hr_host_pool[gpu];
     struct hr_phys *phys = NULL;
     hr_mutex_lock(&pool->lock);
-    CUresult r = hr_pool_make_locked(pool, location_of(k, pool->device), HR_TIER_HOST, gpu, &phys);
+    CUresult r = make_mapped_locked(pool, k, gpu, &phys);
     hr_mutex_unlock(&pool->lock);
     if (r != CUDA_SUCCESS)
         return false;
@@ -93,8 +101,7 @@ static CUresult host_take(unsigned gpu, struct hr_phys **phys_out)
     if (!phys && pool->made_chunks >= pool->limit_chunks)
         r = CUDA_ERROR_OUT_OF_MEMORY;
     else if (!phys && mappable)
-        r = hr_pool_make_locked(pool, location_of((enum host_kind)atomic_load(&kind), pool->device), HR_TIER_HOST, gpu,
-                                &phys);
+        r = make_mapped_locked(pool, (enum host_kind)atomic_load(&kind), gpu, &phys);
     else if (!phys)
         r = make_pinned_locked(pool, gpu, &phys);
     size_t bytes = pool->made_chunks << hr_space.chunk_shift;

@@ -24,8 +24,8 @@ void hr_pool_init(struct hr_pool *pool, CUdevice device, size_t limit_chunks, si
 /* An alias slot's address; 0 = none left. */
 CUdeviceptr hr_pool_alias_take_locked(struct hr_pool *pool);
 void hr_pool_alias_give_locked(struct hr_pool *pool, CUdeviceptr alias);
-/* Makes a chunk of the driver with this location, mapped at an alias that the pool's device may use. */
-CUresult hr_pool_make_locked(struct hr_pool *pool, CUmemLocation location, uint8_t tier, unsigned gpu,
+/* Makes a chunk of the driver with these properties, mapped at an alias that the pool's device may use. */
+CUresult hr_pool_make_locked(struct hr_pool *pool, const CUmemAllocationProp *prop, uint8_t tier, unsigned gpu,
                              struct hr_phys **phys_out);
 void hr_pool_destroy_locked(struct hr_pool *pool, struct hr_phys *phys);
 struct hr_phys *hr_pool_pop_locked(struct hr_pool *pool);

@@ -52,7 +52,7 @@ void hr_pool_alias_give_locked(struct hr_pool *pool, CUdeviceptr alias)
     pool->alias_free[pool->alias_free_count++] = (uint32_t)((alias - pool->alias_base) >> hr_space.chunk_shift);
 }
 
-CUresult hr_pool_make_locked(struct hr_pool *pool, CUmemLocation location, uint8_t tier, unsigned gpu,
+CUresult hr_pool_make_locked(struct hr_pool *pool, const CUmemAllocationProp *prop, uint8_t tier, unsigned gpu,
                              struct hr_phys **phys_out)
 {
     CUresult r = reserve_aliases_locked(pool);
@@ -69,8 +69,8 @@ CUresult hr_pool_make_locked(struct hr_pool *pool, CUmemLocation location, uint8
         r = CUDA_ERROR_OUT_OF_MEMORY;
         goto no_alias;
     }
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = location};
-    r = hr_drv.cuMemCreate(&phys->handle, hr_chunk_bytes(), &prop, 0);
+    phys->shareable = prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+    r = hr_drv.cuMemCreate(&phys->handle, hr_chunk_bytes(), prop, 0);
     if (r != CUDA_SUCCESS)
         goto no_handle;
     r = hr_drv.cuMemMap(phys->alias, hr_chunk_bytes(), 0, phys->handle, 0);
@@ -126,7 +126,8 @@ struct hr_phys *hr_pool_pop_locked(struct hr_pool *pool)
 void hr_pool_push(struct hr_pool *pool, struct hr_phys *phys)
 {
     hr_mutex_lock(&pool->lock);
-    if (phys->handle && pool->made_chunks > pool->limit_chunks) { /* the limit was lowered meanwhile */
+    /* the limit was lowered meanwhile; or another process may still use it */
+    if ((phys->handle && pool->made_chunks > pool->limit_chunks) || phys->shareable) {
         hr_pool_destroy_locked(pool, phys);
     } else {
         phys->next = pool->pooled;

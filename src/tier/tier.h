@@ -20,6 +20,7 @@ struct hr_phys {
     CUdeviceptr alias;                   /* device address for copies (pinned memory: its own address) */
     uint8_t tier;                        /* enum hr_tier_id: while it is taken, the tier that it was taken from */
     uint8_t gpu;                         /* whose pool it is of; in the peer tier the GPU that lends it */
+    bool shareable;                      /* of VRAM: it can be exported; see hr_tier_take_shareable */
     uint64_t reached_by;                 /* GPUs (a bit each) whose copies may use the alias; the taker's to change */
     struct hr_phys *next, *prev;         /* in a pool (next); among the chunks that a GPU lends, the taker's to use */
     struct hr_chunk *holds;              /* there: what is in it */
@@ -43,6 +44,12 @@ static inline const struct hr_tier *hr_tier_of(const struct hr_phys *phys)
 {
     return phys->tier == HR_TIER_VRAM ? &hr_tier_vram : phys->tier == HR_TIER_PEER ? &hr_tier_peer : &hr_tier_host;
 }
+/*
+ * As hr_tier_vram.take, a chunk that can be exported to other processes as a file descriptor. It is never kept in the pool: once it is given
+ * back it goes to the driver, which keeps the memory for whoever has imported it. `rdma`: network cards may be let at it. OUT_OF_MEMORY
+ * at the limit, too. Where the device has no such handles, the driver's error.
+ */
+CUresult hr_tier_take_shareable(unsigned gpu, bool rdma, struct hr_phys **phys_out);
 /* Lets copies of another GPU use the alias of a taken chunk, from now on and also after it was given back. Errors: the driver's
  * (the GPU cannot reach it, or has no connection left). The taker's lock. */
 CUresult hr_tier_reach(struct hr_phys *phys, unsigned gpu, CUdevice device);

@@ -10,17 +10,23 @@
 struct hr_pool hr_vram_pool[HR_MAX_GPUS];
 static _Atomic(size_t) limit_seen[HR_MAX_GPUS]; /* a copy of limit_chunks that needs no lock */
 
+static CUmemAllocationProp props_of(const struct hr_pool *pool)
+{
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = pool->device}};
+}
+
 static CUresult take(unsigned gpu, bool lend, struct hr_phys **phys_out)
 {
     struct hr_pool *pool = &hr_vram_pool[gpu];
     CUresult r = CUDA_SUCCESS;
+    const CUmemAllocationProp prop = props_of(pool);
     hr_mutex_lock(&pool->lock);
     struct hr_phys *phys = hr_pool_pop_locked(pool);
     if (!phys && pool->made_chunks >= pool->limit_chunks)
         r = CUDA_ERROR_OUT_OF_MEMORY;
     else if (!phys)
-        r = hr_pool_make_locked(pool, (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = pool->device},
-                                HR_TIER_VRAM, gpu, &phys);
+        r = hr_pool_make_locked(pool, &prop, HR_TIER_VRAM, gpu, &phys);
     if (r == CUDA_SUCCESS && lend)
         pool->lent_chunks++;
     size_t bytes = pool->made_chunks << hr_space.chunk_shift, lent_bytes = pool->lent_chunks << hr_space.chunk_shift;
@@ -33,6 +39,31 @@ static CUresult take(unsigned gpu, bool lend, struct hr_phys **phys_out)
         *phys_out = phys;
     }
     return r;
+}
+
+CUresult hr_tier_take_shareable(unsigned gpu, bool rdma, struct hr_phys **phys_out)
+{
+    struct hr_pool *pool = &hr_vram_pool[gpu];
+    CUmemAllocationProp prop = props_of(pool);
+    struct hr_phys *phys = NULL;
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    prop.allocFlags.gpuDirectRDMACapable = rdma;
+    hr_mutex_lock(&pool->lock);
+    while (pool->made_chunks >= pool->limit_chunks && pool->pooled)
+        hr_pool_destroy_locked(pool, hr_pool_pop_locked(pool));
+    CUresult r = pool->made_chunks >= pool->limit_chunks ? CUDA_ERROR_OUT_OF_MEMORY
+                                                         : hr_pool_make_locked(pool, &prop, HR_TIER_VRAM, gpu, &phys);
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && pool->pooled) { /* others have taken what the limit allows */
+        hr_pool_destroy_locked(pool, hr_pool_pop_locked(pool));
+        r = hr_pool_make_locked(pool, &prop, HR_TIER_VRAM, gpu, &phys);
+    }
+    size_t bytes = pool->made_chunks << hr_space.chunk_shift;
+    hr_mutex_unlock(&pool->lock);
+    if (r != CUDA_SUCCESS)
+        return r;
+    hr_stats_level(gpu, HR_LEVEL_VRAM, bytes);
+    *phys_out = phys;
+    return CUDA_SUCCESS;
 }
 
 static CUresult vram_take(unsigned gpu, struct hr_phys **phys_out)

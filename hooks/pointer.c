@@ -2,6 +2,7 @@
 #include "residency/context.h"
 #include "residency/fixed.h"
 #include "residency/gpu.h"
+#include "residency/ipc.h"
 #include "residency/peers.h"
 #include "residency/pool.h"
 #include "residency/vmm.h"
@@ -12,6 +13,16 @@
  * Pointer queries about window memory are answered from the records, as the driver answers about cuMemAlloc memory: on the
  * mappings behind it, its own answers would name the window, the chunk, or where the bytes happen to be.
  */
+
+/*
+ * Memory of another process that is open here (residency/ipc.h) is answered about in the same way: it has no extent, and its device need
+ * not be that of its context. Whether it is such goes to *device_out, else -1.
+ */
+static bool find(CUdeviceptr ptr, struct hr_allocation *a_out, CUdevice *device_out)
+{
+    *device_out = -1;
+    return hr_space_owns(ptr) ? hr_space_find(ptr, a_out) : hr_ipc_find(ptr, a_out, device_out);
+}
 
 /* What the current context's GPU may do with it. */
 static unsigned access_flags(const struct hr_allocation *a)
@@ -26,20 +37,24 @@ static unsigned access_flags(const struct hr_allocation *a)
 }
 
 /* One attribute of one allocation. NOT_SUPPORTED: this attribute is none that cuMemAlloc memory has. */
-static CUresult answer(const struct hr_allocation *a, CUdeviceptr ptr, CUpointer_attribute attribute, void *data)
+static CUresult answer(const struct hr_allocation *a, CUdevice device, CUdeviceptr ptr, CUpointer_attribute attribute,
+                       void *data)
 {
     const struct hr_pool *pool = hr_pool_of_owner(a->ctx);
+    bool opened = !a->extent;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = pool ? NULL : a->ctx; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(CUmemorytype *)data = CU_MEMORYTYPE_DEVICE; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = ptr; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        *(int *)data = atomic_load_explicit(&a->extent->sync_memops, memory_order_relaxed);
+        *(int *)data = !opened && atomic_load_explicit(&a->extent->sync_memops, memory_order_relaxed);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = a->id; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(int *)data = 0; return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = hr_gpu_device(a->gpu); return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: /* not while cuIpcGetMemHandle is refused */
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)data = opened ? device : hr_gpu_device(a->gpu);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(int *)data = !opened && !pool; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: *(int *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
@@ -113,18 +128,27 @@ static void answer_nothing(CUpointer_attribute attribute, void *data)
     }
 }
 
+/* Whether an address is answered about here: of the windows, or opened. */
+static bool is_ours(CUdeviceptr ptr)
+{
+    struct hr_allocation a;
+    CUdevice device;
+    return hr_space_owns(ptr) || (hr_ipc_any() && hr_ipc_find(ptr, &a, &device));
+}
+
 HR_HOOK(cuPointerGetAttribute)(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     HR_PASS(cuPointerGetAttribute, data, attribute, ptr);
     struct hr_allocation a;
-    if (!hr_space_owns(ptr))
+    CUdevice device;
+    if (!is_ours(ptr))
         return hr_drv.cuPointerGetAttribute(data, attribute, ptr);
     struct hr_vmm_place place;
     if (data && hr_vmm_any() && hr_vmm_find(ptr, &place))
         return answer_mapped(&place, ptr, attribute, data);
-    if (!data || !hr_space_find(ptr, &a))
+    if (!data || !find(ptr, &a, &device))
         return CUDA_ERROR_INVALID_VALUE;
-    return answer(&a, ptr, attribute, data);
+    return answer(&a, device, ptr, attribute, data);
 }
 
 HR_HOOK(cuPointerGetAttributes)
@@ -132,16 +156,17 @@ HR_HOOK(cuPointerGetAttributes)
 {
     HR_PASS(cuPointerGetAttributes, numAttributes, attributes, data, ptr);
     struct hr_allocation a;
-    if (!hr_space_owns(ptr) || numAttributes == 0 || !attributes || !data)
+    CUdevice device;
+    if (!is_ours(ptr) || numAttributes == 0 || !attributes || !data)
         return hr_drv.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
     struct hr_vmm_place place;
     bool mapped = hr_vmm_any() && hr_vmm_find(ptr, &place);
     if (!mapped &&
-        !hr_space_find(ptr, &a)) /* an address of nothing: the driver's way of saying so, without naming the window */
+        !find(ptr, &a, &device)) /* an address of nothing: the driver's way of saying so, without naming the window */
         return hr_drv.cuPointerGetAttributes(numAttributes, attributes, data, 0);
     for (unsigned i = 0; i < numAttributes; i++)
         if (data[i] && (mapped ? answer_mapped(&place, ptr, attributes[i], data[i])
-                               : answer(&a, ptr, attributes[i], data[i])) != CUDA_SUCCESS)
+                               : answer(&a, device, ptr, attributes[i], data[i])) != CUDA_SUCCESS)
             answer_nothing(attributes[i], data[i]);
     return CUDA_SUCCESS;
 }
@@ -170,7 +195,8 @@ HR_HOOK(cuMemGetAddressRange_v2)(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
 {
     HR_PASS(cuMemGetAddressRange_v2, pbase, psize, dptr);
     struct hr_allocation a;
-    if (!hr_space_owns(dptr))
+    CUdevice device;
+    if (!is_ours(dptr))
         return hr_drv.cuMemGetAddressRange_v2(pbase, psize, dptr);
     struct hr_vmm_place place;
     if (hr_vmm_any() && hr_vmm_find(dptr, &place)) {
@@ -178,7 +204,7 @@ HR_HOOK(cuMemGetAddressRange_v2)(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
         a.bytes = place.mapping_bytes;
         if (a.bytes == 0)
             return CUDA_ERROR_NOT_FOUND;
-    } else if (!hr_space_find(dptr, &a)) {
+    } else if (!find(dptr, &a, &device)) {
         return CUDA_ERROR_NOT_FOUND;
     }
     if (pbase)

@@ -1,6 +1,7 @@
 #include "base/log.h"
 #include "fabric/verify.h"
 #include "residency/gpu.h"
+#include "residency/ipc.h"
 #include "residency/quarantine.h"
 #include "shim/gate.h"
 #include "shim/shim.h"
@@ -21,6 +22,12 @@ CUresult hr_core_init(void)
 
 void hr_core_exit(void)
 {
+    hr_ipc_leave();
     hr_stats_finish("normal");
     hr_share_leave();
+}
+
+void hr_core_forked(void)
+{
+    hr_ipc_forked();
 }

@@ -3,6 +3,7 @@
 #include "base/lock.h"
 #include "residency/context.h"
 #include "residency/gpu.h"
+#include "residency/ipc.h"
 #include "residency/lane.h"
 #include "residency/lend.h"
 #include "residency/params.h"
@@ -52,6 +53,7 @@ CUresult hr_context_ended(const struct hr_gone *gone, CUresult r)
     hr_shelf_context_gone(hr_thread_self(), gone->handle); /* memory of pools remains */
     hr_lane_forget(gone->handle);
     hr_peers_forget(gone->handle);
+    hr_ipc_context_gone(gone->handle);
     hr_params_forget(); /* the functions of its modules are gone, too */
     hr_space_each(gone->handle, free_one, hr_thread_self());
     hr_space_context_gone(hr_thread_self(), gone->handle);

@@ -47,6 +47,7 @@ static void after_fork_in_child(void)
 {
     atomic_store_explicit(&hr_mode_now, HR_MODE_OFF, memory_order_relaxed);
     atomic_store_explicit(&child, true, memory_order_relaxed);
+    hr_core_forked();
 }
 
 static void at_exit(void)

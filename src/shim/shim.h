@@ -59,12 +59,14 @@ static inline void hr_leave_block(const int *unused)
     CUresult hk_##name
 
 /*
- * The core's two ends, implemented by src/residency.
+ * The core's ends, implemented by src/residency.
  * hr_core_init: after the first cuInit that succeeded, with hr_depth > 0. Anything but CUDA_SUCCESS makes the library transparent
  * for good; it says why itself. hr_core_exit: at exit, within 100 ms, no driver call: park the workers, close the logs.
  */
 CUresult hr_core_init(void) HR_HIDDEN;
 void hr_core_exit(void) HR_HIDDEN;
+/* In a forked child of a process that it served: gives up what it inherited. Async-signal-safe. */
+void hr_core_forked(void) HR_HIDDEN;
 
 /* The address range of all windows, told by the core once it is reserved; REFUSE rows go by it. */
 extern _Atomic CUdeviceptr hr_window_base HR_HIDDEN;

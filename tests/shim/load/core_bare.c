@@ -29,6 +29,10 @@ CUresult hr_core_init(void)
     return CUDA_SUCCESS;
 }
 
+void hr_core_forked(void)
+{
+}
+
 void hr_core_exit(void)
 {
     say("core exit\n");

@@ -41,8 +41,13 @@ static CUresult look_up(const char *symbol, void **pfn, int cuda_version, cuuint
     CUresult r = ask_driver(symbol, pfn, cuda_version, flags, status_out);
     bool ours = r == CUDA_SUCCESS && symbol != NULL && pfn != NULL && *pfn != NULL && hr_depth == 1 &&
                 !hr_driver_holds(caller) && !hr_config()->disable;
-    if (ours)
+    if (ours && hr_resolver_withholds(symbol, cuda_version, flags, *pfn)) {
+        *status_out = hr_resolver_knows(symbol) ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                                                : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+        *pfn = NULL;
+    } else if (ours) {
         *pfn = hr_resolver_map(symbol, cuda_version, flags, *pfn);
+    }
     HR_LEAVE();
     return r;
 }

@@ -8,7 +8,9 @@
 # adds to it what the example jobs of other makers need (without --build-only it is included): the Python packages of
 # examples/jobs/requirements.txt, about 90 MB from the Python package index, go into jobs-venv of the first BUILD_DIR.
 # Into every BUILD_DIR (default: build) goes a cuda-include folder with cuda.h if this machine has none of CUDA 13: it
-# comes from the Python package nvidia-cuda-runtime, of which only the headers are unpacked.
+# comes from the Python package nvidia-cuda-runtime, of which only the headers are unpacked. Without --build-only the packages
+# of tests/check/packages.txt (11 MB) are unpacked into cuda-packages of the first BUILD_DIR, as far as they can be had: their
+# headers and runtimes are compared with the hook table by tests that otherwise say that they are not here.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -35,6 +37,7 @@ done
 [ ${#builds[@]} -gt 0 ] || builds=("$root/build")
 
 jobs_venv=${builds[0]}/jobs-venv
+cuda_packages=${builds[0]}/cuda-packages
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
@@ -182,6 +185,37 @@ PY
     done
 }
 
+# Headers and runtimes of other CUDA versions, for tests only: without them those tests compare less, and say so.
+unpack_packages() {
+    echo "setup: unpacking the headers and runtimes of tests/check/packages.txt into $cuda_packages"
+    rm -rf "$cuda_packages"
+    while read -r package; do
+        case $package in '' | '#'*) continue ;; esac
+        rm -rf "$work/package" && mkdir "$work/package"
+        echo "$package" >"$work/package.txt"
+        python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+            --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux1_x86_64 \
+            --dest "$work/package" -r "$work/package.txt" || {
+            echo "setup: could not download ${package%% *}: the checks of headers and runtimes compare less" >&2
+            rm -rf "$cuda_packages"
+            return 0
+        }
+        python3 - "$work/package" "$cuda_packages" <<'PY'
+import glob, os, sys, zipfile
+(wheel,) = glob.glob(os.path.join(sys.argv[1], "*.whl"))
+folder = os.path.join(sys.argv[2], os.path.basename(wheel).split("-py3")[0])
+os.makedirs(folder)
+with zipfile.ZipFile(wheel) as z:
+    for name in z.namelist():
+        base = os.path.basename(name)
+        if base in ("cuda.h", "cudaTypedefs.h", "cudaProfiler.h", "nvml.h") or base.startswith("libcudart.so"):
+            with open(os.path.join(folder, base), "wb") as f:
+                f.write(z.read(name))
+PY
+    done <"$root/tests/check/packages.txt"
+    cp "$root/tests/check/packages.txt" "$cuda_packages/packages.txt"
+}
+
 install_jobs() {
     echo "setup: installing tinygrad, Halide and numpy into $jobs_venv"
     python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || {
@@ -231,4 +265,5 @@ if [ "$need_meson" = yes ]; then
 fi
 [ "$need_wheel" = no ] || unpack_cuda_h
 [ "$need_jobs" = no ] || install_jobs
+[ "$tests" = no ] || cmp -s "$root/tests/check/packages.txt" "$cuda_packages/packages.txt" || unpack_packages
 echo "setup: everything is there"

@@ -5,6 +5,9 @@
 #include "base/log.h"
 #include "hr_hooks.h"
 
+/* The CUDA version of hooks.def and exempt.def, whatever cuda.h this is built with. What came later stands in later.def. */
+#define KNOWN_VERSION 13000
+
 #define SELF_WITH_STATUS_SINCE 12000 /* cuGetProcAddress takes a fifth argument since then */
 
 /* What each function is handed out as; NULL: the driver's own address. */
@@ -103,14 +106,14 @@ static int only_function_at(const void *address)
 }
 
 /*
- * Whether a driver newer than our cuda.h means the same function as at our version. If not, a newer form exists that no row knows,
+ * Whether a driver newer than our cuda.h means the same function as at the version of our table. If not, a newer form exists that no row knows,
  * with arguments that we cannot know either.
  */
 static bool same_at_our_version(const char *name, cuuint64_t flags, const void *real)
 {
     void *ours = NULL;
     CUdriverProcAddressQueryResult status;
-    CUresult r = hr_drv.cuGetProcAddress_v2(name, &ours, CUDA_VERSION, flags, &status);
+    CUresult r = hr_drv.cuGetProcAddress_v2(name, &ours, KNOWN_VERSION, flags, &status);
     return r == CUDA_SUCCESS && ours == real;
 }
 
@@ -125,14 +128,41 @@ static int function_meant(const char *name, int cuda_version, cuuint64_t flags, 
         return fn;
     if (fn == -1) { /* the driver's addresses are not those of dlsym */
         fn = find_form(name, cuda_version, flags, NULL);
-        if (fn >= 0 && cuda_version > CUDA_VERSION && !same_at_our_version(name, flags, real)) {
-            hr_log(HR_LOG_WARN, "%s of CUDA %d is newer than this version of headroom: not hooked", name, cuda_version);
+        if (fn >= 0 && cuda_version > KNOWN_VERSION && !same_at_our_version(name, flags, real)) {
+            if (target_of(fn) != NULL)
+                hr_log(HR_LOG_WARN, "%s of CUDA %d is newer than this version of headroom: not hooked", name,
+                       cuda_version);
             return -1;
         }
     }
     if (fn < 0) /* asked for by its full name */
         fn = hr_driver_find(name);
     return fn < HR_FN_COUNT ? fn : -1;
+}
+
+static const struct {
+    char function[40], base[40]; /* no pointers, which would have to be relocated in every process that loads us */
+    int since;
+} withheld[] = {
+#define HR_LATER_PASS(function, base, since)
+#define HR_LATER_WITHHOLD(function, base, since) {#function, #base, since},
+#define LATER(function, base, since, what, reason) HR_LATER_##what(function, base, since)
+#include "hooks/later.def"
+#undef LATER
+};
+
+bool hr_resolver_withholds(const char *name, int cuda_version, cuuint64_t flags, const void *real)
+{
+    if (cuda_version <= KNOWN_VERSION)
+        return false;
+    for (size_t i = 0; i < sizeof withheld / sizeof withheld[0]; i++) {
+        if (strcmp(withheld[i].function, name) == 0)
+            return true;
+        if (strcmp(withheld[i].base, name) == 0 && withheld[i].since <= cuda_version)
+            /* where the driver is older than that form, the name still means one that we know */
+            return !hr_resolver_knows(name) || !same_at_our_version(name, flags, real);
+    }
+    return false;
 }
 
 void *hr_resolver_map(const char *name, int cuda_version, cuuint64_t flags, void *real)

@@ -12,6 +12,12 @@
 void *hr_resolver_map(const char *name, int cuda_version, cuuint64_t flags, void *real) HR_HIDDEN;
 
 /*
+ * Whether the look-up, which the driver answered with `real`, means a function that is newer than our table and could name memory of a window
+ * (hooks/later.def): it is answered as by a driver that lacks the function. Locks: none; asks the driver for such names.
+ */
+bool hr_resolver_withholds(const char *name, int cuda_version, cuuint64_t flags, const void *real) HR_HIDDEN;
+
+/*
  * A look-up without the real driver's cuGetProcAddress (older than 11.3), by the table of versions: the newest form not newer than
  * cuda_version that this driver has. *address_out is NULL unless SUCCESS is returned.
  */

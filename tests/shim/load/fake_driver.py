@@ -22,7 +22,13 @@ def main():
     header, versions, output, version, *options = sys.argv[1:]
     since = {m.group(4): (m.group(1), int(m.group(2)), int(m.group(3))) for m in
              re.finditer(r"^VERSION\((\w+), (\d+), (\d), (\w+)\)$", open(versions, encoding="utf-8").read(), re.M)}
-    names = [f.name for f in cuda_h.functions(header) if since[f.name][1] <= int(version)]
+    names = [f.name for f in cuda_h.functions(header)]
+    if int(version) > 13000:  # newer than cuda.h may be
+        later = os.path.join(os.path.dirname(versions), "later.def")
+        for m in re.finditer(r"^LATER\((\w+), (\w+), (\d+),", open(later, encoding="utf-8").read(), re.M):
+            since[m.group(1)] = (m.group(2), int(m.group(3)), int(m.group(1).endswith("_ptsz")))
+            names.append(m.group(1))
+    names = [n for n in names if since[n][1] <= int(version)]
     out = [f"#define FAKE_VERSION {version}", '#include "fake_driver.h"', "enum {"]
     out += [f"    I_{n}," for n in names] + ["    I_COUNT };"]
     out.append("static const char *const names[] = {" + ", ".join(f'"{n}"' for n in names) + "};")

@@ -250,7 +250,7 @@ static const struct {
     {"deepbind", check_deepbind, false},    {"names", check_names, false},        {"arguments", check_arguments, false},
     {"first-call", check_first_call, true}, {"threads", check_threads, true},     {"refused", check_refused, true},
     {"passes", check_passes, true},         {"self-call", check_self_call, true}, {"fork", check_fork, true},
-    {"no-driver", check_no_driver, true},
+    {"no-driver", check_no_driver, true},   {"later", check_later, false},
 };
 
 int main(int argc, char **argv)

@@ -21,5 +21,6 @@ bool is_ours(const void *address);
 void check_lookups(void);
 void check_self(void);
 void check_alike(void);
+void check_later(void);
 
 #endif

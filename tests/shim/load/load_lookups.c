@@ -146,3 +146,41 @@ void check_alike(void)
             fail("%s is captured", alike[i]);
     }
 }
+
+/* Functions that are newer than the hook table: handed out as they are, or not at all. */
+void check_later(void)
+{
+    enum later { PASS, WITHHOLD };
+    static const struct {
+        const char *function, *base;
+        int since;
+        enum later kind;
+    } later[] = {
+#define LATER(function, base, since, what, reason) {#function, #base, since, what},
+#include "hooks/later.def"
+#undef LATER
+    };
+    look_up_function look_up = (look_up_function)find("cuGetProcAddress_v2");
+    int offered = 0, version = 0;
+    ((int (*)(int *))find("cuDriverGetVersion"))(&version);
+    for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
+        unsigned long long flags = strstr(later[i].function, "_ptsz") != NULL ? 2 : 0;
+        void *mine = (void *)-1, *real = NULL;
+        int status = -1, real_status = -1;
+        int r = look_up(later[i].base, &mine, version, flags, &status);
+        if (fake->look_up(later[i].base, &real, version, flags, &real_status) != 0 || r != 0)
+            fail("%s: %d", later[i].base, r);
+        bool has = real != NULL && strcmp(fake->found(), later[i].function) == 0;
+        offered += has;
+        if (has && later[i].kind == WITHHOLD ? mine != NULL || (status != 1 && status != 2)
+            : has                            ? mine != real || status != 0
+                                             : status != real_status || (mine == NULL) != (real == NULL))
+            fail("%s of %d: %p status %d, the driver says %p status %d", later[i].base, version, mine, status, real,
+                 real_status);
+        if (look_up(later[i].base, &mine, 13000, flags, &status) != 0 ||
+            fake->look_up(later[i].base, &real, 13000, flags, &real_status) != 0 || status != real_status)
+            fail("%s of 13000: status %d, the driver says %d", later[i].base, status, real_status);
+    }
+    if (offered < (version >= 13050 ? 51 : 1))
+        fail("the driver has only %d of the later functions", offered);
+}

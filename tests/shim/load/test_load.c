@@ -101,6 +101,14 @@ Test(load, K3_holds_for_a_driver_without_cuGetProcAddress)
     expect("lookups", "ancient");
 }
 
+Test(load, K4_functions_newer_than_the_table_are_withheld_where_they_could_name_memory)
+{
+    expect("later", "new132");
+    expect("later", "new135");
+    expect("later", "other135");
+    expect("lookups", "new135");
+}
+
 Test(load, K9_a_statically_linked_runtime_is_served)
 {
     /* The client is not linked to the driver: everything goes through dlopen, dlsym and cuGetProcAddress. */

@@ -9,6 +9,7 @@
 #include "residency/peers.h"
 #include "residency/transfer.h"
 #include "stats/stats.h"
+#include "tier/tier.h"
 
 /*
  * Linear copies. The ranges are in the arguments, so they are exact: every chunk gets backing (where there is room, nothing is
@@ -19,6 +20,7 @@
 CUresult hr_copy_begin(struct hr_thread *t, const struct hr_range *ranges, unsigned count)
 {
     hr_context_current(); /* registers it: what a context does counts, also where it owns nothing */
+    hr_tier_host_pin_again();
     for (unsigned attempt = 0; attempt < 1000; attempt++) {
         for (unsigned i = 0; i < count; i++) {
             CUresult r = hr_space_owns(ranges[i].address) ? hr_access_back_range(t, ranges[i].address, ranges[i].bytes)
@@ -90,16 +92,32 @@ static CUresult map_all(struct hr_thread *t, const struct hr_range *ranges, unsi
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+CUresult hr_copy_hold(struct hr_thread *t, const struct hr_range *ranges, unsigned count, struct hr_placing *placing)
+{
+    *placing = (struct hr_placing){CUDA_SUCCESS, 0, {{0}}};
+    for (unsigned i = 0; i < count && i < 2 && placing->r == CUDA_SUCCESS; i++) {
+        if (!hr_space_owns(ranges[i].address) || ranges[i].bytes == 0)
+            continue;
+        placing->r = hr_hold_take(t, ranges[i].address, ranges[i].bytes, &placing->hold[placing->held]);
+        placing->held += placing->r == CUDA_SUCCESS;
+    }
+    if (placing->r != CUDA_SUCCESS)
+        hr_copy_let_go(placing);
+    return placing->r;
+}
+
+void hr_copy_let_go(struct hr_placing *placing)
+{
+    while (placing->held > 0)
+        hr_hold_drop(&placing->hold[--placing->held]);
+}
+
 bool hr_copy_place(struct hr_thread *t, const struct hr_range *ranges, unsigned count, struct hr_placing *placing_out)
 {
     struct hr_placing placing = {CUDA_SUCCESS, 0, {{0}}};
     hr_context_current(); /* registers it */
-    for (unsigned i = 0; hr_space.gpu_count > 1 && i < count && i < 2 && placing.r == CUDA_SUCCESS; i++) {
-        if (!hr_space_owns(ranges[i].address) || ranges[i].bytes == 0)
-            continue;
-        placing.r = hr_hold_take(t, ranges[i].address, ranges[i].bytes, &placing.hold[placing.held]);
-        placing.held += placing.r == CUDA_SUCCESS;
-    }
+    if (hr_space.gpu_count > 1)
+        hr_copy_hold(t, ranges, count, &placing);
     if (placing.r == CUDA_SUCCESS)
         placing.r = map_all(t, ranges, count);
     *placing_out = placing;
@@ -113,8 +131,7 @@ CUresult hr_copy_placed(struct hr_thread *t, struct hr_placing *placing, CUresul
 {
     if (placing->r == CUDA_SUCCESS)
         hr_gate_leave(t);
-    while (placing->held > 0)
-        hr_hold_drop(&placing->hold[--placing->held]);
+    hr_copy_let_go(placing);
     return r;
 }
 
@@ -266,20 +283,24 @@ CUresult hr_copy_span(struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size
     return copy_pieces(&c, way);
 }
 
-/* Whether `from` may be read by the host: of an untyped copy's source nothing is known but what the driver says. */
-static bool host_readable(CUdeviceptr from)
+/*
+ * Whether `from` may be read by the host, as far as the driver knows it. What it does not know is pageable memory, but where the call takes none it
+ * may be anything.
+ */
+static bool host_readable(CUdeviceptr from, enum hr_source source)
 {
     unsigned type = 0;
     CUresult r = hr_drv.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from);
-    return r == CUDA_ERROR_INVALID_VALUE || (r == CUDA_SUCCESS && type == CU_MEMORYTYPE_HOST);
+    return (r == CUDA_ERROR_INVALID_VALUE && source == HR_SOURCE_ANY) ||
+           (r == CUDA_SUCCESS && type == CU_MEMORYTYPE_HOST);
 }
 
-void hr_copy_note_pointers(CUdeviceptr to, CUdeviceptr from, size_t bytes, bool from_is_host)
+void hr_copy_note_pointers(CUdeviceptr to, CUdeviceptr from, size_t bytes, enum hr_source source)
 {
     bool to_ours = hr_space_owns(to), from_ours = hr_space_owns(from);
     if (to_ours && from_ours)
         hr_hidden_propagate(to, from);
-    else if (to_ours && from && (from_is_host || host_readable(from))) {
+    else if (to_ours && from && (source == HR_SOURCE_HOST || host_readable(from, source))) {
         if (bytes <= HR_HIDDEN_PAYLOAD_BYTES)
             hr_hidden_scan(to, (const void *)(uintptr_t)from, bytes);
         else
@@ -296,17 +317,19 @@ static __attribute__((noinline)) CUresult copy_captured(struct hr_thread *t, con
 }
 
 /* The library's part of a copy that names the window. */
-static CUresult copy(const struct copy *c, bool from_is_host)
+static CUresult copy(const struct copy *c, enum hr_source source)
 {
     HR_INSIDE();
     struct hr_thread *t = hr_thread_self();
     bool to_ours = hr_space_owns(c->to), from_ours = hr_space_owns(c->from);
-    if (!to_ours && !from_ours && from_is_host && c->from && c->bytes <= HR_HIDDEN_PAYLOAD_BYTES)
-        hr_hidden_notice(c->to, (const void *)(uintptr_t)c->from, c->bytes);
     if (!to_ours && !from_ours && c->names_contexts)
         hr_transfer_note_others();
-    if (!t || c->bytes == 0 || (!to_ours && !from_ours))
-        return c->real(c, c->to, c->from, c->bytes);
+    if (!t || c->bytes == 0 || (!to_ours && !from_ours)) {
+        CUresult r = c->real(c, c->to, c->from, c->bytes);
+        if (r == CUDA_SUCCESS && !to_ours && source == HR_SOURCE_HOST && c->bytes <= HR_HIDDEN_PAYLOAD_BYTES && c->from)
+            hr_hidden_notice(c->to, (const void *)(uintptr_t)c->from, c->bytes);
+        return r;
+    }
     struct hr_range ranges[2] = {{c->to, c->bytes}, {c->from, c->bytes}};
     if (hr_capture_takes(c->stream, c->per_thread))
         return copy_captured(t, c, ranges);
@@ -314,8 +337,9 @@ static CUresult copy(const struct copy *c, bool from_is_host)
     CUresult r = hr_copy_begin(t, ranges, 2);
     if (r != CUDA_SUCCESS)
         return r;
-    hr_copy_note_pointers(c->to, c->from, c->bytes, from_is_host);
     r = copy_pieces(c, &way);
+    if (r == CUDA_SUCCESS) /* not before: host memory is there if the driver could read it */
+        hr_copy_note_pointers(c->to, c->from, c->bytes, source);
     r = hr_way_end(&way, r, !c->async && !(to_ours && from_ours));
     r = hr_copy_end(t, r, c->stream, c->per_thread, ranges, 2);
     return c->async ? r : hr_transfer_settle(r); /* what was waited for may have met a link that failed */
@@ -352,9 +376,9 @@ REAL(cuMemcpyPeer_ptds, cuMemcpyPeer_ptds(to, c->to_context, from, c->from_conte
 REAL(cuMemcpyPeerAsync, cuMemcpyPeerAsync(to, c->to_context, from, c->from_context, n, c->stream))
 REAL(cuMemcpyPeerAsync_ptsz, cuMemcpyPeerAsync_ptsz(to, c->to_context, from, c->from_context, n, c->stream))
 
-#define SYNC(name, to_, from_, n, pt, host)                                                                            \
-    copy(&(struct copy){.to = (to_), .from = (from_), .bytes = (n), .per_thread = (pt), .real = real_##name}, host)
-#define ASYNC(name, to_, from_, n, s, pt, host)                                                                        \
+#define SYNC(name, to_, from_, n, pt, source)                                                                          \
+    copy(&(struct copy){.to = (to_), .from = (from_), .bytes = (n), .per_thread = (pt), .real = real_##name}, source)
+#define ASYNC(name, to_, from_, n, s, pt, source)                                                                      \
     copy(&(struct copy){.to = (to_),                                                                                   \
                         .from = (from_),                                                                               \
                         .bytes = (n),                                                                                  \
@@ -362,24 +386,24 @@ REAL(cuMemcpyPeerAsync_ptsz, cuMemcpyPeerAsync_ptsz(to, c->to_context, from, c->
                         .async = true,                                                                                 \
                         .per_thread = (pt),                                                                            \
                         .real = real_##name},                                                                          \
-         host)
+         source)
 
-#define COPY_ANY(name, pt)                                                                                             \
+#define COPY_ANY(name, pt, source)                                                                                     \
     HR_HOOK(name)(CUdeviceptr dst, CUdeviceptr src, size_t n)                                                          \
     {                                                                                                                  \
         HR_PASS(name, dst, src, n);                                                                                    \
-        return SYNC(name, dst, src, n, pt, false);                                                                     \
+        return SYNC(name, dst, src, n, pt, source);                                                                    \
     }
-COPY_ANY(cuMemcpy, false)
-COPY_ANY(cuMemcpy_ptds, true)
-COPY_ANY(cuMemcpyDtoD_v2, false)
-COPY_ANY(cuMemcpyDtoD_v2_ptds, true)
+COPY_ANY(cuMemcpy, false, HR_SOURCE_ANY)
+COPY_ANY(cuMemcpy_ptds, true, HR_SOURCE_ANY)
+COPY_ANY(cuMemcpyDtoD_v2, false, HR_SOURCE_DEVICE)
+COPY_ANY(cuMemcpyDtoD_v2_ptds, true, HR_SOURCE_DEVICE)
 
 #define COPY_HTOD(name, pt)                                                                                            \
     HR_HOOK(name)(CUdeviceptr dst, const void *src, size_t n)                                                          \
     {                                                                                                                  \
         HR_PASS(name, dst, src, n);                                                                                    \
-        return SYNC(name, dst, HOST(src), n, pt, true);                                                                \
+        return SYNC(name, dst, HOST(src), n, pt, HR_SOURCE_HOST);                                                      \
     }
 COPY_HTOD(cuMemcpyHtoD_v2, false)
 COPY_HTOD(cuMemcpyHtoD_v2_ptds, true)
@@ -388,27 +412,27 @@ COPY_HTOD(cuMemcpyHtoD_v2_ptds, true)
     HR_HOOK(name)(void *dst, CUdeviceptr src, size_t n)                                                                \
     {                                                                                                                  \
         HR_PASS(name, dst, src, n);                                                                                    \
-        return SYNC(name, HOST(dst), src, n, pt, false);                                                               \
+        return SYNC(name, HOST(dst), src, n, pt, HR_SOURCE_DEVICE);                                                    \
     }
 COPY_DTOH(cuMemcpyDtoH_v2, false)
 COPY_DTOH(cuMemcpyDtoH_v2_ptds, true)
 
-#define COPY_ANY_ASYNC(name, pt)                                                                                       \
+#define COPY_ANY_ASYNC(name, pt, source)                                                                               \
     HR_HOOK(name)(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s)                                              \
     {                                                                                                                  \
         HR_PASS(name, dst, src, n, s);                                                                                 \
-        return ASYNC(name, dst, src, n, s, pt, false);                                                                 \
+        return ASYNC(name, dst, src, n, s, pt, source);                                                                \
     }
-COPY_ANY_ASYNC(cuMemcpyAsync, false)
-COPY_ANY_ASYNC(cuMemcpyAsync_ptsz, true)
-COPY_ANY_ASYNC(cuMemcpyDtoDAsync_v2, false)
-COPY_ANY_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, true)
+COPY_ANY_ASYNC(cuMemcpyAsync, false, HR_SOURCE_ANY)
+COPY_ANY_ASYNC(cuMemcpyAsync_ptsz, true, HR_SOURCE_ANY)
+COPY_ANY_ASYNC(cuMemcpyDtoDAsync_v2, false, HR_SOURCE_DEVICE)
+COPY_ANY_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, true, HR_SOURCE_DEVICE)
 
 #define COPY_HTOD_ASYNC(name, pt)                                                                                      \
     HR_HOOK(name)(CUdeviceptr dst, const void *src, size_t n, CUstream s)                                              \
     {                                                                                                                  \
         HR_PASS(name, dst, src, n, s);                                                                                 \
-        return ASYNC(name, dst, HOST(src), n, s, pt, true);                                                            \
+        return ASYNC(name, dst, HOST(src), n, s, pt, HR_SOURCE_HOST);                                                  \
     }
 COPY_HTOD_ASYNC(cuMemcpyHtoDAsync_v2, false)
 COPY_HTOD_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, true)
@@ -417,10 +441,25 @@ COPY_HTOD_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, true)
     HR_HOOK(name)(void *dst, CUdeviceptr src, size_t n, CUstream s)                                                    \
     {                                                                                                                  \
         HR_PASS(name, dst, src, n, s);                                                                                 \
-        return ASYNC(name, HOST(dst), src, n, s, pt, false);                                                           \
+        return ASYNC(name, HOST(dst), src, n, s, pt, HR_SOURCE_DEVICE);                                                \
     }
 COPY_DTOH_ASYNC(cuMemcpyDtoHAsync_v2, false)
 COPY_DTOH_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, true)
+
+/*
+ * A peer copy goes by its addresses, whichever contexts it names. Told another context than that of the memory's GPU, the driver would look for grants
+ * that cuMemAlloc memory does not need. One that is none is the driver's to refuse.
+ */
+CUcontext hr_copy_context(CUcontext named, CUdeviceptr address)
+{
+    if (!hr_space_owns(address))
+        return named;
+    const struct hr_context *context = hr_context_of(named);
+    if (!context || context->gpu == hr_way_owner(address))
+        return named;
+    const struct hr_context *owner = hr_context_of_gpu(hr_way_owner(address));
+    return owner ? owner->handle : named;
+}
 
 #define COPY_PEER(name, pt)                                                                                            \
     HR_HOOK(name)(CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n)                              \
@@ -431,10 +470,10 @@ COPY_DTOH_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, true)
                                    .bytes = n,                                                                         \
                                    .per_thread = (pt),                                                                 \
                                    .names_contexts = true,                                                             \
-                                   .to_context = dc,                                                                   \
-                                   .from_context = sc,                                                                 \
+                                   .to_context = hr_copy_context(dc, dst),                                             \
+                                   .from_context = hr_copy_context(sc, src),                                           \
                                    .real = real_##name},                                                               \
-                    false);                                                                                            \
+                    HR_SOURCE_DEVICE);                                                                                 \
     }
 COPY_PEER(cuMemcpyPeer, false)
 COPY_PEER(cuMemcpyPeer_ptds, true)
@@ -450,10 +489,10 @@ COPY_PEER(cuMemcpyPeer_ptds, true)
                                    .async = true,                                                                      \
                                    .per_thread = (pt),                                                                 \
                                    .names_contexts = true,                                                             \
-                                   .to_context = dc,                                                                   \
-                                   .from_context = sc,                                                                 \
+                                   .to_context = hr_copy_context(dc, dst),                                             \
+                                   .from_context = hr_copy_context(sc, src),                                           \
                                    .real = real_##name},                                                               \
-                    false);                                                                                            \
+                    HR_SOURCE_DEVICE);                                                                                 \
     }
 COPY_PEER_ASYNC(cuMemcpyPeerAsync, false)
 COPY_PEER_ASYNC(cuMemcpyPeerAsync_ptsz, true)

@@ -73,8 +73,19 @@ CUresult hr_way_end(struct hr_way *way, CUresult r, bool wait) HR_HIDDEN;
 /* Copies bytes between any operands, in as many calls as it takes. In a submission over both. */
 CUresult hr_copy_span(struct hr_way *way, CUdeviceptr to, CUdeviceptr from, size_t bytes, bool async) HR_HIDDEN;
 
-/* What a copy to `to` brings along: addresses among the bytes, if the host can read them (from_is_host: it surely can). In a submission over both. */
-void hr_copy_note_pointers(CUdeviceptr to, CUdeviceptr from, size_t bytes, bool from_is_host) HR_HIDDEN;
+/* What a call takes as a copy's source: host memory, anything that may be pageable host memory, or anything but that. */
+enum hr_source { HR_SOURCE_HOST, HR_SOURCE_ANY, HR_SOURCE_DEVICE };
+/* What a copy to `to` brings along: addresses among the bytes, if the host can read them. After the copy has been made, still in its submission. */
+void hr_copy_note_pointers(CUdeviceptr to, CUdeviceptr from, size_t bytes, enum hr_source source) HR_HIDDEN;
+/* The context to tell the driver for an operand of a peer copy that names `named`. */
+CUcontext hr_copy_context(CUcontext named, CUdeviceptr address) HR_HIDDEN;
+/*
+ * For a call of the driver that names memory of a GPU out of reach and cannot be taken apart: that memory is held where all GPUs may reach it while
+ * the call is made, as a submission like any (hr_copy_begin). Errors, with nothing held: those of hr_hold_take. Locks: hold none, and no submission.
+ */
+CUresult hr_copy_hold(struct hr_thread *t, const struct hr_range *ranges, unsigned count,
+                      struct hr_placing *placing_out) HR_HIDDEN;
+void hr_copy_let_go(struct hr_placing *placing) HR_HIDDEN;
 /* The job's asynchronous copy of three dimensions, from within another call. Locks: hold none, and no submission. */
 CUresult hr_copy_3d(const CUDA_MEMCPY3D *asked, CUstream stream, bool per_thread) HR_HIDDEN;
 

@@ -126,11 +126,41 @@ static CUresult from_afar(struct hr_way *way, const CUDA_MEMCPY2D *p, bool async
                       !async && (p->dstMemoryType == CU_MEMORYTYPE_HOST || p->srcMemoryType == CU_MEMORYTYPE_HOST));
 }
 
+/* Where the other operand is an array, which cannot be copied to row by row. */
+static bool is_far_of_array(const struct hr_way *way, const CUDA_MEMCPY2D *p, const struct hr_range *ranges)
+{
+    return (p->dstMemoryType == CU_MEMORYTYPE_ARRAY && ranges[1].bytes && hr_way_is_far(way, ranges[1].address)) ||
+           (p->srcMemoryType == CU_MEMORYTYPE_ARRAY && ranges[0].bytes && hr_way_is_far(way, ranges[0].address));
+}
+
 static bool is_far(const struct hr_way *way, const CUDA_MEMCPY2D *p, const struct hr_range *ranges)
 {
     return p->dstMemoryType != CU_MEMORYTYPE_ARRAY && p->srcMemoryType != CU_MEMORYTYPE_ARRAY &&
            ((ranges[0].bytes && hr_way_is_far(way, ranges[0].address)) ||
             (ranges[1].bytes && hr_way_is_far(way, ranges[1].address)));
+}
+
+struct call_2d {
+    const CUDA_MEMCPY2D *asked;
+    CUstream stream;
+    bool async, per_thread;
+};
+
+/* In a submission of its own; `p` is what was asked, pitches filled in. */
+static CUresult submit_2d(struct hr_thread *t, const CUDA_MEMCPY2D *p, struct hr_way *way,
+                          const struct hr_range *ranges, real_2d real, const struct call_2d *call)
+{
+    CUresult r = hr_copy_begin(t, ranges, 2);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (is_far(way, p, ranges))
+        r = from_afar(way, p, call->async);
+    else
+        r = one_piece(&ranges[0]) && one_piece(&ranges[1]) ? real(call->asked, call->stream)
+                                                           : by_rows(p, &ranges[0], &ranges[1], real, call->stream);
+    if (r == CUDA_SUCCESS) /* not before: host memory is there if the driver could read it */
+        note_pointers(p, &ranges[0], &ranges[1]);
+    return hr_copy_end(t, r, call->stream, call->per_thread, ranges, 2);
 }
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *asked, CUstream s, bool async, bool per_thread, real_2d real)
@@ -150,21 +180,17 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *asked, CUstream s, bool async, bool
     };
     if (ranges[0].bytes == 0 && ranges[1].bytes == 0)
         return real(asked, s);
-    if (hr_capture_takes(s, per_thread)) {
-        struct hr_placing placing;
-        return hr_copy_place(t, ranges, 2, &placing) ? hr_copy_placed(t, &placing, real(asked, s)) : placing.r;
-    }
     struct hr_way way = hr_way_of(s, per_thread, ranges, 2);
-    CUresult r = hr_copy_begin(t, ranges, 2);
-    if (r != CUDA_SUCCESS)
-        return r;
-    note_pointers(p, &ranges[0], &ranges[1]);
-    if (is_far(&way, p, ranges))
-        r = from_afar(&way, p, async);
-    else
-        r = one_piece(&ranges[0]) && one_piece(&ranges[1]) ? real(asked, s)
-                                                           : by_rows(p, &ranges[0], &ranges[1], real, s);
-    return hr_copy_end(t, r, s, per_thread, ranges, 2);
+    struct hr_placing placing;
+    if (hr_capture_takes(s, per_thread))
+        return hr_copy_place(t, ranges, 2, &placing) ? hr_copy_placed(t, &placing, real(asked, s)) : placing.r;
+    bool held = is_far_of_array(&way, p, ranges);
+    CUresult r = held ? hr_copy_hold(t, ranges, 2, &placing) : CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = submit_2d(t, p, &way, ranges, real, &(struct call_2d){asked, s, async, per_thread});
+    if (held)
+        hr_copy_let_go(&placing);
+    return r;
 }
 
 #define COPY_2D(name, pt)                                                                                              \

@@ -37,7 +37,7 @@ struct side {
 };
 
 /* Rows and slices lie close together where no pitch or height is given; false = they would overlap. */
-static bool settle(CUmemorytype type, size_t x, size_t y, const CUDA_MEMCPY3D_PEER *p, size_t *pitch_io,
+static bool settle(CUmemorytype type, size_t x, size_t y, size_t z, const CUDA_MEMCPY3D_PEER *p, size_t *pitch_io,
                    size_t *height_io)
 {
     size_t least_pitch, least_height;
@@ -47,6 +47,8 @@ static bool settle(CUmemorytype type, size_t x, size_t y, const CUDA_MEMCPY3D_PE
         return false;
     if (*pitch_io == 0)
         *pitch_io = least_pitch;
+    if (*height_io == 0 && (p->Depth > 1 || z > 0)) /* nothing tells where the next slice is */
+        return false;
     if (*height_io == 0)
         *height_io = least_height;
     return *pitch_io >= least_pitch && (*height_io >= least_height || p->Depth == 1);
@@ -152,12 +154,15 @@ static CUresult copy_row(const struct call *c, const struct side *to, const stru
     return r;
 }
 
+static bool is_far(const struct hr_way *way, const struct side *side)
+{
+    return side->range.bytes && hr_way_is_far(way, side->first);
+}
+
 static CUresult by_rows(const struct call *c, struct hr_way *way, const struct side *to, const struct side *from)
 {
     /* A peer call tells the driver both contexts: nothing is out of its reach. */
-    bool far =
-        !c->peer && to->first && from->first &&
-        ((to->range.bytes && hr_way_is_far(way, to->first)) || (from->range.bytes && hr_way_is_far(way, from->first)));
+    bool far = !c->peer && to->first && from->first && (is_far(way, to) || is_far(way, from));
     CUresult r = CUDA_SUCCESS;
     if (!far && one_piece(&to->range) && one_piece(&from->range))
         return c->real(c, &c->asked);
@@ -166,6 +171,20 @@ static CUresult by_rows(const struct call *c, struct hr_way *way, const struct s
             r = far ? hr_copy_span(way, row_of(to, slice, row), row_of(from, slice, row), c->p.WidthInBytes, c->async)
                     : copy_row(c, to, from, slice, row);
     return hr_way_end(way, r, !c->async && !(to->range.bytes && from->range.bytes));
+}
+
+/* In a submission of its own. */
+static CUresult submit_3d(struct hr_thread *t, const struct call *c, struct hr_way *way, const struct side *to,
+                          const struct side *from)
+{
+    const struct hr_range ranges[2] = {to->range, from->range};
+    CUresult r = hr_copy_begin(t, ranges, 2);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = by_rows(c, way, to, from);
+    if (r == CUDA_SUCCESS) /* not before: host memory is there if the driver could read it */
+        note_pointers(&c->p, to, from);
+    return hr_copy_end(t, r, c->stream, c->per_thread, ranges, 2);
 }
 
 /* `asked` is the job's own structure, of either kind. */
@@ -180,8 +199,8 @@ static CUresult copy_3d(const void *asked, struct call *c)
     *p = c->asked;
     if (!t || p->WidthInBytes == 0 || p->Height == 0 || p->Depth == 0)
         return c->real(c, &c->asked);
-    if (!settle(p->dstMemoryType, p->dstXInBytes, p->dstY, p, &p->dstPitch, &p->dstHeight) ||
-        !settle(p->srcMemoryType, p->srcXInBytes, p->srcY, p, &p->srcPitch, &p->srcHeight))
+    if (!settle(p->dstMemoryType, p->dstXInBytes, p->dstY, p->dstZ, p, &p->dstPitch, &p->dstHeight) ||
+        !settle(p->srcMemoryType, p->srcXInBytes, p->srcY, p->srcZ, p, &p->srcPitch, &p->srcHeight))
         return hr_space_owns(p->dstDevice) || hr_space_owns(p->srcDevice) ? CUDA_ERROR_INVALID_VALUE
                                                                           : c->real(c, &c->asked);
     struct side to = side_of(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes, p->dstY, p->dstZ, p->dstPitch,
@@ -190,18 +209,24 @@ static CUresult copy_3d(const void *asked, struct call *c)
                                p->srcPitch, p->srcHeight, p);
     if (to.range.bytes == 0 && from.range.bytes == 0)
         return c->real(c, &c->asked);
-    struct hr_range ranges[2] = {to.range, from.range};
-    if (hr_capture_takes(c->stream, c->per_thread)) {
-        struct hr_placing placing;
-        return hr_copy_place(t, ranges, 2, &placing) ? hr_copy_placed(t, &placing, c->real(c, &c->asked)) : placing.r;
+    if (c->peer) {
+        if (to.range.bytes)
+            p->dstContext = c->asked.dstContext = hr_copy_context(p->dstContext, to.range.address);
+        if (from.range.bytes)
+            p->srcContext = c->asked.srcContext = hr_copy_context(p->srcContext, from.range.address);
     }
+    struct hr_range ranges[2] = {to.range, from.range};
+    struct hr_placing placing;
+    if (hr_capture_takes(c->stream, c->per_thread))
+        return hr_copy_place(t, ranges, 2, &placing) ? hr_copy_placed(t, &placing, c->real(c, &c->asked)) : placing.r;
     struct hr_way way = hr_way_of(c->stream, c->per_thread, ranges, 2);
-    CUresult r = hr_copy_begin(t, ranges, 2);
-    if (r != CUDA_SUCCESS)
-        return r;
-    note_pointers(p, &to, &from);
-    r = by_rows(c, &way, &to, &from);
-    return hr_copy_end(t, r, c->stream, c->per_thread, ranges, 2);
+    bool held = (!to.first && is_far(&way, &from)) || (!from.first && is_far(&way, &to));
+    CUresult r = held ? hr_copy_hold(t, ranges, 2, &placing) : CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = submit_3d(t, c, &way, &to, &from);
+    if (held)
+        hr_copy_let_go(&placing);
+    return r;
 }
 
 /* The driver gets a structure of the kind that the function takes. */

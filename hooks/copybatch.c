@@ -133,10 +133,11 @@ static CUresult over_window(struct hr_thread *t, const struct batch *b, const st
     CUresult r = hr_copy_begin(t, ranges, count);
     if (r != CUDA_SUCCESS)
         return r;
-    for (size_t i = 0; i < b->count; i++)
-        hr_copy_note_pointers(b->to[i], b->from[i], b->sizes[i], false);
     bool split = !goes_as_it_is(&way, b, ranges);
     r = split ? one_by_one(&way, b) : b->real(b);
+    for (size_t i = 0; r == CUDA_SUCCESS && i < b->count;
+         i++) /* not before: host memory is there if the driver could read it */
+        hr_copy_note_pointers(b->to[i], b->from[i], b->sizes[i], HR_SOURCE_ANY);
     r = hr_copy_end(t, r, b->stream, b->per_thread, ranges, count);
     if (split && r == CUDA_SUCCESS && reads_during_call(b->attributes, b->attribute_count))
         r = wait_for(b->stream, b->per_thread);

@@ -61,14 +61,15 @@ static CUresult answer(const struct hr_allocation *a, CUdevice device, CUdevicep
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)data = a->base; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = a->bytes; return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPED: *(int *)data = 1; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED: *(bool *)data = true; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(unsigned long long *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: *(unsigned int *)data = access_flags(a); return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         *(CUmemoryPool *)data = pool ? atomic_load(&pool->handle) : NULL;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(unsigned long long *)data = a->id; return CUDA_SUCCESS;
-    default: /* HOST_POINTER, P2P_TOKENS and what is not known here */ return CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS: return CUDA_ERROR_NOT_SUPPORTED; /* of memory that stays where it is */
+    default: /* HOST_POINTER and what is not known here */ return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
@@ -161,9 +162,10 @@ HR_HOOK(cuPointerGetAttributes)
         return hr_drv.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
     struct hr_vmm_place place;
     bool mapped = hr_vmm_any() && hr_vmm_find(ptr, &place);
-    if (!mapped &&
-        !find(ptr, &a, &device)) /* an address of nothing: the driver's way of saying so, without naming the window */
-        return hr_drv.cuPointerGetAttributes(numAttributes, attributes, data, 0);
+    /* Of an address of nothing: the driver's way of saying so, and what it says of the attributes, without naming the window. */
+    CUresult r = hr_drv.cuPointerGetAttributes(numAttributes, attributes, data, 0);
+    if (r != CUDA_SUCCESS || (!mapped && !find(ptr, &a, &device)))
+        return r;
     for (unsigned i = 0; i < numAttributes; i++)
         if (data[i] && (mapped ? answer_mapped(&place, ptr, attributes[i], data[i])
                                : answer(&a, device, ptr, attributes[i], data[i])) != CUDA_SUCCESS)
@@ -196,7 +198,7 @@ HR_HOOK(cuMemGetAddressRange_v2)(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
     HR_PASS(cuMemGetAddressRange_v2, pbase, psize, dptr);
     struct hr_allocation a;
     CUdevice device;
-    if (!is_ours(dptr))
+    if (!is_ours(dptr) || !hr_context_current()) /* which needs one */
         return hr_drv.cuMemGetAddressRange_v2(pbase, psize, dptr);
     struct hr_vmm_place place;
     if (hr_vmm_any() && hr_vmm_find(dptr, &place)) {

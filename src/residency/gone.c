@@ -14,6 +14,7 @@
 #include "residency/transfer.h"
 #include "space/space.h"
 #include "stats/stats.h"
+#include "tier/tier.h"
 
 struct hr_gone hr_context_ending(CUcontext handle)
 {
@@ -50,6 +51,7 @@ CUresult hr_context_ended(const struct hr_gone *gone, CUresult r)
     if (r != CUDA_SUCCESS || !gone->handle)
         return r;
     hr_context_forget(gone->handle);
+    hr_tier_host_context_gone(gone->handle);
     hr_shelf_context_gone(hr_thread_self(), gone->handle); /* memory of pools remains */
     hr_lane_forget(gone->handle);
     hr_peers_forget(gone->handle);

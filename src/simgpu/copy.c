@@ -398,9 +398,12 @@ static CUresult end_2d(const struct place_2d *p, const struct sg_extent *extent,
 {
     if (p->type == CU_MEMORYTYPE_ARRAY)
         return sg_end_of_array(p->array, p->x, p->y, 0, extent, end_out);
-    size_t pitch = p->pitch ? p->pitch : p->x + extent->width_bytes;
+    size_t row;
+    if (__builtin_add_overflow(p->x, extent->width_bytes, &row))
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t pitch = p->pitch ? p->pitch : row;
     CUresult r = sg_end_from(p->type, p->host, p->device, pitch, end_out);
-    if (!r && pitch < p->x + extent->width_bytes)
+    if (!r && pitch < row)
         r = CUDA_ERROR_INVALID_VALUE;
     if (!r)
         end_out->va += p->y * pitch + p->x;

@@ -219,9 +219,10 @@ CUresult cuTexRefSetAddress_v2(size_t *offset, CUtexref handle, CUdeviceptr dptr
     size_t beside = dptr % 512;
     CUDA_RESOURCE_DESC d = {.resType = CU_RESOURCE_TYPE_LINEAR,
                             .res.linear = {dptr - beside, ref->format, ref->channels, bytes + beside}};
-    if (offset)
+    r = bind(ref, &d);
+    if (!r && offset)
         *offset = beside;
-    return bind(ref, &d);
+    return r;
 }
 
 static CUresult set_address_2d(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR *desc, CUdeviceptr dptr, size_t pitch)

@@ -4,12 +4,16 @@
 #include "tier/internal.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 /*
  * Host memory. Chunks of the driver at a NUMA node (CUDA 12.2+) or at the host as such (13.0+) are mapped at the job's own
  * addresses, so a kernel that touches them works. Whether they can be had is known only by making one: containers without
  * SYS_NICE fail, and 12.2 and 12.3 want a context on every visible device. Where none can be made, pinned host memory
  * holds the bytes and a chunk must come back into VRAM before a kernel may use it.
+ *
+ * Pinned memory is of the context that is current when it is made, and ends with it, while the bytes may be any other context's. So the memory is
+ * our own and only registered with the driver: when that context goes it is registered in another.
  */
 
 struct hr_pool hr_host_pool[HR_MAX_GPUS];
@@ -71,18 +75,75 @@ bool hr_tier_host_mappable(unsigned gpu)
     return k != KIND_PINNED;
 }
 
+static struct hr_phys *pinned[HR_MAX_GPUS]; /* guarded by their pool's lock */
+static _Atomic(size_t) unpinned_chunks;     /* registered in no context */
+
+static CUresult pin(struct hr_phys *phys)
+{
+    CUcontext current = NULL;
+    CUresult r = hr_drv.cuCtxGetCurrent(&current);
+    if (r == CUDA_SUCCESS && !current)
+        r = CUDA_ERROR_INVALID_CONTEXT;
+    if (r == CUDA_SUCCESS)
+        r = hr_drv.cuMemHostRegister_v2((void *)(uintptr_t)phys->alias, hr_chunk_bytes(),
+                                        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (r == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+        r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        phys->pinned_by = current;
+    return r;
+}
+
+/* context: whose pinning has ended; NULL: pin what is pinned in none. */
+static void each_pinned(CUcontext context)
+{
+    for (unsigned gpu = 0; gpu < hr_space.gpu_count; gpu++) {
+        struct hr_pool *pool = &hr_host_pool[gpu];
+        hr_mutex_lock(&pool->lock);
+        for (struct hr_phys *phys = pinned[gpu]; phys; phys = phys->pinned_next) {
+            if (phys->pinned_by != context)
+                continue;
+            if (context) {
+                phys->pinned_by = NULL;
+                atomic_fetch_add(&unpinned_chunks, 1);
+            } else if (pin(phys) == CUDA_SUCCESS) {
+                atomic_fetch_sub(&unpinned_chunks, 1);
+            }
+        }
+        hr_mutex_unlock(&pool->lock);
+    }
+}
+
+void hr_tier_host_context_gone(CUcontext context)
+{
+    if (context)
+        each_pinned(context);
+}
+
+void hr_tier_host_pin_again(void)
+{
+    if (__builtin_expect(atomic_load_explicit(&unpinned_chunks, memory_order_relaxed) > 0, 0))
+        each_pinned(NULL);
+}
+
 static CUresult make_pinned_locked(struct hr_pool *pool, unsigned gpu, struct hr_phys **phys_out)
 {
     struct hr_phys *phys = calloc(1, sizeof *phys);
     if (!phys)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    void *host = NULL;
-    CUresult r = hr_drv.cuMemHostAlloc(&host, hr_chunk_bytes(), CU_MEMHOSTALLOC_PORTABLE);
+    void *host = mmap(NULL, hr_chunk_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CUresult r = host == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    phys->alias = (CUdeviceptr)(uintptr_t)host; /* unified addressing: the same for host and device */
+    if (r == CUDA_SUCCESS)
+        r = pin(phys);
     if (r != CUDA_SUCCESS) {
+        if (host != MAP_FAILED)
+            munmap(host, hr_chunk_bytes());
         free(phys);
         return r;
     }
-    phys->alias = (CUdeviceptr)(uintptr_t)host; /* unified addressing: the same for host and device */
+    phys->pinned_next = pinned[gpu];
+    pinned[gpu] = phys;
     phys->tier = HR_TIER_HOST;
     phys->gpu = (uint8_t)gpu;
     pool->made_chunks++;
@@ -96,6 +157,7 @@ static CUresult host_take(unsigned gpu, struct hr_phys **phys_out)
     bool mappable = hr_tier_host_mappable(gpu);
     struct hr_pool *pool = &hr_host_pool[gpu];
     CUresult r = CUDA_SUCCESS;
+    hr_tier_host_pin_again();
     hr_mutex_lock(&pool->lock);
     struct hr_phys *phys = hr_pool_pop_locked(pool);
     if (!phys && pool->made_chunks >= pool->limit_chunks)

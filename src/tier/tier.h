@@ -24,6 +24,8 @@ struct hr_phys {
     uint64_t reached_by;                 /* GPUs (a bit each) whose copies may use the alias; the taker's to change */
     struct hr_phys *next, *prev;         /* in a pool (next); among the chunks that a GPU lends, the taker's to use */
     struct hr_chunk *holds;              /* there: what is in it */
+    CUcontext pinned_by; /* pinned host memory: the context that it is registered in, NULL = none; its pool's lock */
+    struct hr_phys *pinned_next; /* all of that kind of one pool; its lock */
 };
 
 struct hr_tier {
@@ -65,5 +67,11 @@ size_t hr_tier_vram_limit(unsigned gpu); /* no lock */
 size_t hr_tier_vram_free_and_ours(unsigned gpu);
 /* Whether host chunks can be mapped at the job's addresses. Tries it at the first call, with the current context. */
 bool hr_tier_host_mappable(unsigned gpu);
+/*
+ * A context has gone, and with it the pinning of host memory that was pinned in it; the bytes remain. pin_again: what is pinned in none is pinned in
+ * the current context, as far as the driver does so. Locks: HR_RANK_TIER; pin_again takes none where nothing is to be done.
+ */
+void hr_tier_host_context_gone(CUcontext context);
+void hr_tier_host_pin_again(void);
 
 #endif

@@ -97,7 +97,7 @@ Test(paths, K47_one_that_corrupts_is_found_at_the_first_use_named_once_and_not_u
     }
 }
 
-Test(paths, K48_one_that_hangs_costs_its_deadline_and_not_the_job)
+Test(paths, K42_K48_one_that_hangs_costs_its_deadline_and_not_the_job)
 {
     struct told told = run("run", "square4,vram=64M", "ask", ENV("SIMGPU_LINK=hang:2-3", HANG_WAIT));
 

@@ -145,6 +145,22 @@ Test(capacity, K29_a_ratio_caps_what_the_host_could_back, .timeout = 60)
     OK(cuMemAlloc_v2(&p, 120 * MIB));
 }
 
+/* Addresses are taken for what can be backed, not for whatever a job might ask for. */
+Test(capacity, K38_windows_are_bounded_by_what_can_be_backed, .timeout = 60)
+{
+    setenv("HEADROOM_HOST", "256M", 1);
+    machine("h200,gpus=8,vram=64M,host=1G", "");
+    /* Four times, since what is freed leaves gaps. */
+    size_t most = 4 * (8 * 64 + 256) * MIB, total = 0;
+    for (unsigned gpu = 0; gpu < hr_space.gpu_count; gpu++) {
+        size_t bytes = (size_t)hr_space.window[gpu].chunk_count << hr_space.chunk_shift;
+        cr_expect_gt(bytes, 64 * MIB, "GPU %u: %zu bytes", gpu, bytes);
+        cr_expect_leq(bytes, most, "GPU %u: %zu bytes", gpu, bytes);
+        total += bytes;
+    }
+    cr_expect_leq(total, 8 * most);
+}
+
 /* --- the cap ------------------------------------------------------------------------------------------------------ */
 
 static void use_much(void)

@@ -191,6 +191,29 @@ Test(life, pointers_look_as_the_driver_s_own_in_every_state, .timeout = 60)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, ours));
 }
 
+/* With the attribute set a copy is over when its call returns, whatever the stream still had to do before. */
+Test(life, K36_sync_memops_is_accepted_and_honoured, .timeout = 60)
+{
+    static uint32_t bytes[1024];
+    machine("h200,vram=64M,host=512M", "");
+    CUdeviceptr busy, p;
+    CUstream s;
+    unsigned on = 1, seen = 0;
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc_v2(&busy, MIB));
+    OK(cuMemAlloc_v2(&p, 3 * MIB));
+    OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p + MIB));
+    OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
+    cr_assert_eq(seen, 1);
+    for (int i = 0; i < 3; i++) {
+        OK(slow_affine(busy, 3, 1, 128, 20000, s));
+        OK(i == 0   ? cuMemcpyHtoDAsync_v2(p, bytes, sizeof bytes, s)
+           : i == 1 ? cuMemsetD8Async(p, 7, 4096, s)
+                    : cuMemcpyDtoDAsync_v2(busy + 4096, p, 4096, s));
+        cr_expect_eq(cuStreamQuery(s), CUDA_SUCCESS, "operation %d is not over", i);
+    }
+}
+
 /* --- the stats log ------------------------------------------------------------------------------------------------ */
 
 static char stats_path[] = "/tmp/shim-stats-XXXXXX";

@@ -104,7 +104,7 @@ Test(processes, the_job_does_not_fit_without_headroom)
     hr_test_result_finish(&r);
 }
 
-Test(processes, forked_children_get_the_driver_s_own_answers_and_the_parent_goes_on)
+Test(processes, K22_forked_children_get_the_driver_s_own_answers_and_the_parent_goes_on)
 {
     same(ARGV(job, "fork"), SMALL, LARGE, NULL);
 }

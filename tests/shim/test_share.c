@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "space/share.h"
+#include "support/spawn.h"
 
 /* The per-user host ledger, in a runtime folder of its own for each test. */
 static char folder[] = "/tmp/headroom-share-XXXXXX";
@@ -67,6 +69,34 @@ Test(share, K20_a_killed_process_leaves_nothing_behind)
     waitpid(other, NULL, 0);
     cr_expect_eq(hr_share_others(), 0);
     cr_expect(hr_share_promise(1000, 0, 1000));
+}
+
+static atomic_bool promising;
+
+static void *promise_again(void *unused)
+{
+    (void)unused;
+    while (atomic_load(&promising)) {
+        cr_assert(hr_share_promise(100, 0, 1000));
+        cr_assert(hr_share_promise(0, 0, 0));
+    }
+    return NULL;
+}
+
+/* Programs that are started while the lock is held do not hold it, too. */
+Test(share, K22_no_descriptor_is_left_to_another_program, .timeout = 60)
+{
+    static const char *const argv[] = {"ls", "-l", "/proc/self/fd", NULL};
+    pthread_t thread;
+    atomic_store(&promising, true);
+    cr_assert_eq(pthread_create(&thread, NULL, promise_again, NULL), 0);
+    for (int i = 0; i < 100; i++) {
+        struct hr_test_result r = hr_test_run(argv, NULL);
+        cr_expect_null(strstr(r.out, "headroom-host"), "%s", r.out);
+        hr_test_result_finish(&r);
+    }
+    atomic_store(&promising, false);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
 }
 
 Test(share, gives_its_slot_back)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 NOTICED_BY = [
-    ("unhooked", "load/K1_what*"), ("unhooked", "load/K9_*"), ("arity", "load/K2_*"), ("offers", "load/K3_an_older*"),
+    ("unhooked", "load/K1_what*"), ("unhooked", "load/K9_*"), ("arity", "load/K2_K46_*"), ("offers", "load/K3_an_older*"),
     ("soname", "load/K10_*"), ("alike", "load/K12_*"), ("reentry", "load/K13_*"), ("failed", "load/K30_*"),
     ("exit", "load/K44_*"), ("flags", "load/K45_*"), ("names", "load/every_*"), ("child", "load/a_forked_*"),
 ]

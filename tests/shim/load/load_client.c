@@ -78,6 +78,22 @@ static void check_deepbind(void)
         fail("a library linked to the driver and opened with RTLD_DEEPBIND gets past headroom");
 }
 
+/* Newer runtimes ask for many of the driver's private tables while they start, each of which they call into directly. */
+static void check_tables(void)
+{
+    int (*exported)(const void **, const void *) = find("cuGetExportTable"),
+                                              (*found)(const void **, const void *) = NULL;
+    int (*look_up)(const char *, void **, int, unsigned long long) =
+        (int (*)(const char *, void **, int, unsigned long long))find("cuGetProcAddress");
+    const void *table = NULL, *same = NULL;
+    if (look_up("cuGetExportTable", (void **)&found, 3000, 0) != 0 || found == NULL || is_ours((void *)found))
+        fail("cuGetExportTable is not the driver's own");
+    for (int i = 0; i < 1000; i++) {
+        if (exported(&table, fake) != 0 || found(&same, fake) != 0 || table != fake || same != fake || is_ours(table))
+            fail("a table is not the driver's own");
+    }
+}
+
 static void check_names(void)
 {
     char path[4096];
@@ -250,7 +266,7 @@ static const struct {
     {"deepbind", check_deepbind, false},    {"names", check_names, false},        {"arguments", check_arguments, false},
     {"first-call", check_first_call, true}, {"threads", check_threads, true},     {"refused", check_refused, true},
     {"passes", check_passes, true},         {"self-call", check_self_call, true}, {"fork", check_fork, true},
-    {"no-driver", check_no_driver, true},   {"later", check_later, false},
+    {"no-driver", check_no_driver, true},   {"later", check_later, false},        {"tables", check_tables, false},
 };
 
 int main(int argc, char **argv)

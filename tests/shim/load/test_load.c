@@ -83,7 +83,7 @@ Test(load, K1_holds_where_functions_share_an_address)
     expect_with("lookups", "shared", "TEST_ONE_ADDRESS=1", NULL);
 }
 
-Test(load, K2_cuGetProcAddress_answers_for_itself_with_the_arity_of_the_version)
+Test(load, K2_K46_cuGetProcAddress_answers_for_itself_with_the_arity_of_the_version)
 {
     expect("self", "full");
     expect("self", "other");
@@ -107,6 +107,13 @@ Test(load, K4_functions_newer_than_the_table_are_withheld_where_they_could_name_
     expect("later", "new135");
     expect("later", "other135");
     expect("lookups", "new135");
+}
+
+Test(load, K14_export_tables_pass_through_untouched)
+{
+    expect("tables", "full");
+    expect("tables", "other");
+    expect("tables", "ancient");
 }
 
 Test(load, K9_a_statically_linked_runtime_is_served)

@@ -17,7 +17,7 @@ static void open_library(void)
         return;
     complete = true;
 #define HR_EXPAT_FIND(name)                                                                                            \
-    functions.name = (__typeof__(&name))hr_loader_find(library, #name);                                                         \
+    functions.name = (__typeof__(&name))hr_loader_find(library, #name);                                                \
     complete = complete && functions.name;
     HR_EXPAT_FUNCTIONS(HR_EXPAT_FIND)
 #undef HR_EXPAT_FIND

@@ -146,7 +146,8 @@ static void compare_attributes(CUdeviceptr ours, CUdeviceptr native, const char 
 {
     for (int a = CU_POINTER_ATTRIBUTE_CONTEXT; a <= CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID; a++) {
         CUpointer_attribute attribute = (CUpointer_attribute)a;
-        if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS || attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE)
+        if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS ||
+            attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE)
             continue; /* docs/decisions.md: these are answered with no */
         uint64_t o = 0, n = 0;
         CUresult ro = cuPointerGetAttribute(&o, attribute, ours);

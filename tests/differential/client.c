@@ -73,7 +73,7 @@ static void add_line(char *text)
     for (int i = 0; i < line->call.count; i++) {
         const char *dots = *line->call.argument[i] == '%' ? strstr(line->call.argument[i], "..") : NULL;
         if (dots != NULL) {
-            line->iterations = (int)(number(dots + 2) - (uint64_t)atoi(line->call.argument[i] + 1)) + 1;
+            line->iterations = (int)(number(dots + 2) - (uint64_t)strtol(line->call.argument[i] + 1, NULL, 10)) + 1;
             line->call.argument[i][dots - line->call.argument[i]] = 0;
         }
     }
@@ -353,7 +353,7 @@ int main(int argc, char **argv)
         if (strncmp(argv[i], "random=", 7) == 0) {
             char *end;
             random_state = strtoull(argv[i] + 7, &end, 10);
-            random_calls = atoi(end + 1);
+            random_calls = (int)strtol(end + 1, NULL, 10);
         } else if (strncmp(argv[i], "only=", 5) == 0) {
             only = argv[i] + 5;
         } else {

@@ -261,7 +261,7 @@ static CUresult obey(const struct ipc_order *o, struct ipc_answer *a, int socket
 
 int main(int argc, char **argv)
 {
-    int socket = argc == 2 ? atoi(argv[1]) : -1;
+    int socket = argc == 2 ? (int)strtol(argv[1], NULL, 10) : -1;
     struct ipc_order order;
     struct ipc_answer answer = {.result = CUDA_ERROR_NOT_INITIALIZED};
     if (cuInit(0) == CUDA_SUCCESS)

@@ -238,7 +238,8 @@ static uint64_t evaluate(const struct evaluation *e, const char *argument, const
     if (strncmp(argument, "loc:", 4) == 0)
         return number(argument + 4) == 0 && argument[4] != '0'
                    ? (uint64_t)strtoul(argument + 4, NULL, 10)
-                   : (uint64_t)strtoul(argument + 4, NULL, 10) | (uint64_t)(int)strtol(strrchr(argument, ':') + 1, NULL, 10) << 32;
+                   : (uint64_t)strtoul(argument + 4, NULL, 10) |
+                         (uint64_t)(int)strtol(strrchr(argument, ':') + 1, NULL, 10) << 32;
     if (*argument == '^' || *argument == '=')
         argument++;
     if (isalpha((unsigned char)*argument))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The same calls natively and under headroom: compare.py CLIENT LIBRARY SIMGPU_FOLDER VARIANTS_FOLDER HOOKS_DEF [few].
+"""The same calls natively and under headroom: compare.py CLIENT LIBRARY SIMGPU_FOLDER VARIANTS_FOLDER HOOKS_DEF.
 
 CLIENT makes the calls of the .calls files beside this script (client.c), natively with plenty of VRAM, and under headroom with plenty and with little, on every
 variant of the driver; then calls at random, with a seed (HEADROOM_TEST_SEED, else a fixed one). Every line that it prints has to be the same, but for what
-differences.txt lists. `few`: two drivers only, for builds in which everything takes longer.
+differences.txt lists.
 """
 import glob
 import os
@@ -93,12 +93,12 @@ class Comparison:
 
 
 def main():
-    client, library, simgpu, variants, hooks_def, *few = sys.argv[1:]
+    client, library, simgpu, variants, hooks_def = sys.argv[1:]
     differences, uncalled = rules(os.path.join(HERE, "differences.txt"))
-    drivers = {v: os.path.join(variants, v) for v in (["118"] if few else ["114", "118", "122", "124", "129"])}
+    drivers = {v: os.path.join(variants, v) for v in ("114", "118", "122", "124", "129")}
     drivers["current"] = simgpu
     seed = os.environ.get("HEADROOM_TEST_SEED", "20")
-    batches = [[]] if few else [[], [f"random={seed},60"]]
+    batches = [[], [f"random={seed},60"]]
     jobs = [(name, mode, more) for name in drivers for more in batches for mode in MODES
             if not more or name in ("114", "122", "current")]
     with ThreadPoolExecutor(2) as pool:

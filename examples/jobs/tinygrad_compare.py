@@ -20,10 +20,12 @@ NETS = {"conv": ["--width", "16", "--parts", "4", "--images", "5000", "--steps",
 SMALL = {"conv": ["--width", "8", "--parts", "3", "--images", "3000", "--steps", "12", "--rate", "0.005"],
          "gpt": ["--width", "128", "--layers", "5", "--batch", "1", "--steps", "4"]}
 SMALL_TIMES = {"conv": 4, "gpt": 2}  # so that the smaller GPU has 8 MiB: four chunks
-# JIT=1: what is compiled once is recorded as CUDA graphs. No pool of processes that compile, no cache on disk: runs do not influence
+# JIT=1: what is compiled once is recorded as CUDA graphs; the small jobs take JIT=2, which does without, unless HEADROOM_TEST_LONG is set: as
+# graphs they take several times as long. No pool of processes that compile, no cache on disk: runs do not influence
 # each other.
 # SPEC=0: tinygrad does not check its own intermediate code, which takes longer than the training.
-COMMON = {"JIT": "1", "PARALLEL": "0", "CACHELEVEL": "0", "SPEC": "0", "CC": "clang"}
+GRAPHS = "--small" not in sys.argv or os.environ.get("HEADROOM_TEST_LONG", "0") not in ("", "0")
+COMMON = {"JIT": "1" if GRAPHS else "2", "PARALLEL": "0", "CACHELEVEL": "0", "SPEC": "0", "CC": "clang"}
 GPU = {**COMMON, "DEV": "CUDA:PTX"}
 CPU = {**COMMON, "DEV": "CPU"}
 FIRST, LATER = 1e-5, 1e-2  # of the first loss; training makes differences of rounding grow from step to step

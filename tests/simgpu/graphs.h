@@ -153,4 +153,44 @@ static inline CUevent plain_event(void)
     return e;
 }
 
+static inline CUgraph two_steps(CUfunction f, CUdeviceptr p, uint32_t first, uint32_t second, CUgraphNode *nodes)
+{
+    CUgraph g;
+    OK(cuGraphCreate(&g, 0));
+    nodes[0] = add_step(g, NULL, 0, f, p, first, 0);
+    nodes[1] = add_step(g, nodes, 1, f, p, second, 1);
+    return g;
+}
+
+/* A conditional node with `size` bodies; and a kernel of one thread that sets its handle. */
+static inline CUgraphNode add_conditional(CUgraph g, const CUgraphNode *after, CUgraphConditionalHandle handle,
+                                          CUgraphConditionalNodeType type, unsigned size, CUgraph *bodies)
+{
+    CUgraphNode node;
+    CUcontext context;
+    OK(cuCtxGetCurrent(&context));
+    CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
+    p.conditional = (CUDA_CONDITIONAL_NODE_PARAMS){handle, type, size, NULL, context};
+    OK(cuGraphAddNode(&node, g, after, after ? 1 : 0, &p));
+    memcpy(bodies, p.conditional.phGraph_out, size * sizeof *bodies);
+    return node;
+}
+
+static inline CUgraphNode add_setter(CUgraph g, const CUgraphNode *after, CUfunction f, CUdeviceptr p,
+                                     CUgraphConditionalHandle handle)
+{
+    CUgraphNode node;
+    void *pointers[] = {&p, &handle};
+    CUDA_KERNEL_NODE_PARAMS params = {.func = f,
+                                      .gridDimX = 1,
+                                      .gridDimY = 1,
+                                      .gridDimZ = 1,
+                                      .blockDimX = 1,
+                                      .blockDimY = 1,
+                                      .blockDimZ = 1,
+                                      .kernelParams = pointers};
+    OK(cuGraphAddKernelNode_v2(&node, g, after, after ? 1 : 0, &params));
+    return node;
+}
+
 #endif

@@ -12,6 +12,8 @@ import os
 import re
 import sys
 
+from settle import settle
+
 FOLDERS = ["tests/shim", "tests/differential", "tests/fabric", "tests/job", "tests/clients", "tests/jobs", "tests/cli", "tests/bench"]
 
 
@@ -84,13 +86,7 @@ def main():
     root, write = sys.argv[1], sys.argv[2:] == ["--write"]
     path = os.path.join(root, "docs/coverage.md")
     new = "\n".join(document(root)) + "\n"
-    if write:
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(new)
-        return
-    with open(path, encoding="utf-8") as f:
-        if f.read() != new:
-            sys.exit("docs/coverage.md is not what the tables say; run tests/support/doc_coverage.py . --write")
+    settle(path, new, write, "docs/coverage.md is not what the tables say; run tests/support/doc_coverage.py . --write")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 
+from settle import settle
+
 
 def untested(root, text):
     """Instructions that are said to be tested in a file which does not name them."""
@@ -33,12 +35,8 @@ def main():
     if missing:
         sys.exit(missing)
     new = old[:m.end(1)] + out + "\n" + old[m.start(3):]
-    if write:
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(new)
-    elif new != old:
-        sys.exit("docs/ptx.md: not what the conformance tables say; run tests/support/doc_ptx.py . "
-                 "BUILD/tests/ptx/ptx_instructions --write")
+    settle(path, new, write, "docs/ptx.md: not what the conformance tables say; run tests/support/doc_ptx.py . "
+           "BUILD/tests/ptx/ptx_instructions --write")
 
 
 if __name__ == "__main__":

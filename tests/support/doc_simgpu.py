@@ -12,6 +12,8 @@ import os
 import re
 import sys
 
+from settle import settle
+
 FOLDERS = ["tests/simgpu", "tests/clients", "tests/shim", "tests/job", "tests/jobs", "tests/fabric", "tests/bench"]
 EVERYTHING = "tests/simgpu/test_symbols.c"
 
@@ -71,13 +73,8 @@ def main():
     root, header, write = sys.argv[1], sys.argv[2], sys.argv[3:] == ["--write"]
     path = os.path.join(root, "docs/simgpu-coverage.md")
     new = "\n".join(document(root, header)) + "\n"
-    if write:
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(new)
-        return
-    with open(path, encoding="utf-8") as f:
-        if f.read() != new:
-            sys.exit("docs/simgpu-coverage.md is not what the sources say; run tests/support/doc_simgpu.py . CUDA_H --write")
+    settle(path, new, write,
+           "docs/simgpu-coverage.md is not what the sources say; run tests/support/doc_simgpu.py . CUDA_H --write")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import os
 import re
 import sys
 
+from settle import settle
+
 
 def rows(path, macro):
     """Yield the arguments of each MACRO(...) as strings; C string literals are unquoted and joined."""
@@ -65,12 +67,8 @@ def main():
             sys.exit("%s: the marks of the table of %s are missing" % (document, name))
         lines = "\n".join(make(root))
         new = old[:m.end(1)] + "\n" + lines + "\n\n" + old[m.start(3):]
-        if write:
-            with open(path, "w", encoding="utf-8") as f:
-                f.write(new)
-        elif new != old:
-            sys.exit("%s: the table of %s is not what the source says; run tests/support/doc_tables.py . --write"
-                     % (document, name))
+        settle(path, new, write, "%s: the table of %s is not what the source says; run tests/support/doc_tables.py . --write"
+               % (document, name))
 
 
 if __name__ == "__main__":

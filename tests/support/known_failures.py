@@ -11,6 +11,8 @@ import os
 import re
 import sys
 
+from settle import settle
+
 TITLE = re.compile(r'''\b(?:Test|ParameterizedTest)\s*\(([^){]*)\)|\btest\s*\(\s*'([^']*)'|^\s*def\s+(test_\w+)'''
                    r'''|\(\s*"(K\d+: [^"]*)"''', re.M)
 NUMBER = re.compile(r"(?<![a-z0-9])k(\d+)(?![a-z0-9])", re.I)
@@ -48,11 +50,8 @@ def main():
             line = row.group(1) + " " + ", ".join("`%s`" % name for name in files) + " |"
         lines.append(line)
     new = "\n".join(lines)
-    if sys.argv[2:] == ["--write"]:
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(new)
-    elif new != old:
-        sys.exit("docs/known-failures.md does not say where its numbers are tested; run tests/support/known_failures.py . --write")
+    settle(path, new, sys.argv[2:] == ["--write"],
+           "docs/known-failures.md does not say where its numbers are tested; run tests/support/known_failures.py . --write")
 
 
 if __name__ == "__main__":

@@ -153,3 +153,44 @@ Test(frees, K32_racing_frees_of_one_pointer_succeed_once)
     cr_assert_eq(atomic_load(&freed), count);
     cr_assert_eq(hr_stat_sum(HR_STAT_frees), count);
 }
+
+static _Atomic(unsigned) created;
+static CUresult (*real_create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+static CUresult counted_create(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
+                               unsigned long long flags)
+{
+    atomic_fetch_add(&created, 1);
+    return real_create(handle, bytes, prop, flags);
+}
+
+/* A job that allocates and frees in every step gets chunks that are there: the driver is asked in the first steps only. */
+static void steps(bool in_order, unsigned count)
+{
+    CUstream s;
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    for (unsigned step = 0; step < count; step++) {
+        CUdeviceptr p[3];
+        for (int i = 0; i < 3; i++) {
+            size_t bytes = (4 + 2 * (size_t)i) * MIB;
+            OK(in_order ? cuMemAllocAsync(&p[i], bytes, s) : cuMemAlloc_v2(&p[i], bytes));
+            OK(cuMemsetD8Async(p[i], (unsigned char)step, bytes, s));
+        }
+        for (int i = 0; i < 3; i++)
+            OK(in_order ? cuMemFreeAsync(p[i], s) : cuMemFree_v2(p[i]));
+        OK(cuStreamSynchronize(s));
+    }
+    OK(cuStreamDestroy_v2(s));
+}
+Test(frees, K43_what_is_freed_in_every_step_stays_at_hand)
+{
+    machine("h200,vram=128M,host=256M", "");
+    for (int in_order = 0; in_order < 2; in_order++) {
+        steps(in_order, 4);
+        real_create = atomic_load(&hr_drv.cuMemCreate);
+        atomic_store(&hr_drv.cuMemCreate, counted_create);
+        steps(in_order, 50);
+        atomic_store(&hr_drv.cuMemCreate, real_create);
+        CHECK(atomic_load(&created) == 0, "%u chunks were made anew, %s", atomic_load(&created),
+              in_order ? "in stream order" : "without an order");
+    }
+}

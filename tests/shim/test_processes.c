@@ -165,6 +165,31 @@ static char *daemon_output(bool shimmed, const char *machine)
     return strdup(text);
 }
 
+/* All at once, while somebody holds the lock of what local processes share and never lets go: nobody's start needs it. */
+Test(processes, K18_three_hundred_start_at_once_and_none_waits_for_another)
+{
+    static const char all_at_once[] =
+        "for i in $(seq \"$2\"); do \"$1\" start & p=\"$p $!\"; done; for i in $p; do wait $i || exit 1; done";
+    char runtime[80], path[128];
+    snprintf(runtime, sizeof runtime, "XDG_RUNTIME_DIR=%s", folder);
+    snprintf(path, sizeof path, "%s/headroom-host", folder);
+    const char *const more[] = {runtime, NULL};
+    free(output(ARGV(job, "start"), true, SMALL, more)); /* makes the file */
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    cr_assert(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0);
+    char *one = output(ARGV(job, "start"), true, SMALL, more);
+    char *all = output(ARGV("/bin/sh", "-c", all_at_once, "sh", job, SANITIZED ? "30" : "300"), true, SMALL, more);
+    size_t count = 0, length = strlen(one);
+    cr_assert(length > 0);
+    for (const char *at = all; strncmp(at, one, length) == 0; at += length)
+        count++;
+    cr_expect(count == (SANITIZED ? 30 : 300) && strlen(all) == count * length, "%zu said what one says", count);
+    close(fd);
+    free(one);
+    free(all);
+}
+
 Test(processes, a_daemon_without_its_parent_s_files_is_served)
 {
     char *native = daemon_output(false, LARGE), *ours = daemon_output(true, SMALL);

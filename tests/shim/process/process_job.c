@@ -146,6 +146,16 @@ static int beside_mode(void)
     return 0;
 }
 
+static int start_mode(void)
+{
+    CUcontext context;
+    CUdeviceptr p;
+    NEED(cuInit(0) == CUDA_SUCCESS && cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS);
+    NEED(cuMemAlloc_v2(&p, 1 << 20) == CUDA_SUCCESS && cuMemsetD8_v2(p, 1, 1 << 20) == CUDA_SUCCESS);
+    puts("started");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -153,6 +163,8 @@ int main(int argc, char **argv)
         work(0, argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 1);
         return 0;
     }
+    if (strcmp(mode, "start") == 0)
+        return start_mode();
     if (strcmp(mode, "threads") == 0)
         return threads_mode(late_worker, 1);
     if (strcmp(mode, "race") == 0)

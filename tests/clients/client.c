@@ -92,16 +92,20 @@ CUfunction client_kernel(int device, const char *name)
     return f;
 }
 
+void client_got(CUresult r, size_t bytes)
+{
+    if (r == CUDA_ERROR_OUT_OF_MEMORY) {
+        fprintf(stderr, "%s: an allocation of %zu bytes: CUDA_ERROR_OUT_OF_MEMORY\n", client.name, bytes);
+        exit(3);
+    }
+    OK(r);
+}
+
 CUdeviceptr client_alloc(size_t bytes)
 {
     CUdeviceptr address;
     CUcontext context;
-    CUresult r = cuMemAlloc_v2(&address, bytes);
-    if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-        fprintf(stderr, "%s: cuMemAlloc of %zu bytes: CUDA_ERROR_OUT_OF_MEMORY\n", client.name, bytes);
-        exit(3);
-    }
-    OK(r);
+    client_got(cuMemAlloc_v2(&address, bytes), bytes);
     OK(cuCtxGetCurrent(&context));
     if (client.allocations == ALLOCATIONS_MOST)
         WRONG("more than %d allocations", ALLOCATIONS_MOST);

@@ -33,6 +33,8 @@ CUcontext client_context(int device);
 /* A kernel, in the module of the current context's device. */
 CUfunction client_kernel(int device, const char *name);
 CUdeviceptr client_alloc(size_t bytes);
+/* Of an allocation of another kind: ends the program with status 3 and a line where there was no memory. */
+void client_got(CUresult r, size_t bytes);
 /* Launches on the current context; `params` as cuLaunchKernel takes them. */
 void client_launch(CUfunction f, unsigned blocks, unsigned threads, CUstream stream, void **params);
 #define LAUNCH(f, blocks, threads, stream, ...) client_launch(f, blocks, threads, stream, (void *[]){__VA_ARGS__})
@@ -53,6 +55,13 @@ static inline uint32_t client_hash(uint32_t x)
     x ^= x >> 15;
     x *= 0x846ca68bu;
     return x ^ (x >> 16);
+}
+
+/* And mix_in(): y takes in x. */
+static inline void client_mix_in(uint32_t *y, const uint32_t *x, uint32_t n, uint32_t round)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = client_hash(y[i] + round) ^ x[n - 1 - i];
 }
 
 #endif

@@ -144,15 +144,12 @@ static size_t window_cap(const struct gpu *g)
 
 static CUresult start_space(unsigned chunk_shift, size_t host_bytes)
 {
-    size_t caps[HR_MAX_GPUS] = {0}, windows[HR_MAX_GPUS];
+    size_t caps[HR_MAX_GPUS] = {0};
     hr_space.chunk_shift = chunk_shift;
     host_budget_bytes = host_bytes;
-    for (unsigned i = 0; i < gpu_count; i++) {
+    for (unsigned i = 0; i < gpu_count; i++)
         caps[i] = window_cap(&gpus[i]);
-        /* Addresses are plentiful: fragmentation of them must not cost capacity, and jobs reserve some that they never fill. */
-        windows[i] = caps[i] * 8;
-    }
-    CUresult r = hr_space_init(gpu_count, windows, chunk_shift);
+    CUresult r = hr_space_init(gpu_count, caps, chunk_shift);
     if (r != CUDA_SUCCESS)
         return r;
     hr_shim_set_windows(hr_space.base, hr_space.bytes);

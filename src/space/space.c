@@ -28,30 +28,43 @@ static void *system_pages(size_t bytes)
 
 static void flush_ending_thread(struct hr_thread *t);
 
-CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned chunk_shift)
+/* Lays the windows side by side, each with `times` its capacity of addresses; the number of chunks of all. */
+static size_t lay_out(const size_t *cap_bytes, unsigned times)
 {
-    size_t chunk_bytes = (size_t)1 << chunk_shift, chunks = 0;
-    hr_space.gpu_count = gpu_count;
-    hr_space.chunk_shift = chunk_shift;
-    for (unsigned g = 0; g < gpu_count; g++) {
+    size_t chunk_bytes = (size_t)1 << hr_space.chunk_shift, chunks = 0;
+    for (unsigned g = 0; g < hr_space.gpu_count; g++) {
         hr_space.window[g].first_chunk = (uint32_t)chunks;
-        hr_space.window[g].chunk_count = (uint32_t)((window_bytes[g] + chunk_bytes - 1) >> chunk_shift);
+        hr_space.window[g].chunk_count = (uint32_t)((cap_bytes[g] * times + chunk_bytes - 1) >> hr_space.chunk_shift);
         chunks += hr_space.window[g].chunk_count;
     }
-    hr_space.chunks = system_pages(chunks * sizeof *hr_space.chunks);
-    hr_space.starts = system_pages((chunks << chunk_shift) / HR_SMALL_ALIGN / 8);
-    if (!hr_space.chunks || !hr_space.starts)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    hr_roots_add(hr_space.chunks, chunks * sizeof *hr_space.chunks);
+    return chunks;
+}
+
+CUresult hr_space_init(unsigned gpu_count, const size_t *cap_bytes, unsigned chunk_shift)
+{
     CUdeviceptr base = 0;
-    CUresult r = hr_drv.cuMemAddressReserve(&base, chunks << chunk_shift, chunk_bytes, 0, 0);
+    CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+    size_t chunks = 0;
+    hr_space.gpu_count = gpu_count;
+    hr_space.chunk_shift = chunk_shift;
+    for (unsigned times = HR_SPACE_SPARE; times > 0 && r != CUDA_SUCCESS; times /= 2) {
+        chunks = lay_out(cap_bytes, times);
+        if (times > 1 && chunks << chunk_shift > HR_SPACE_MOST)
+            continue;
+        r = hr_drv.cuMemAddressReserve(&base, chunks << chunk_shift, (size_t)1 << chunk_shift, 0, 0);
+    }
     if (r != CUDA_SUCCESS) {
-        hr_log(HR_LOG_ERROR, "cannot reserve a window of %zu bytes of addresses (error %d)", chunks << chunk_shift,
+        hr_log(HR_LOG_ERROR, "cannot reserve %zu bytes of addresses for the windows (error %d)", chunks << chunk_shift,
                (int)r);
         return r;
     }
     hr_space.base = base;
     hr_space.bytes = chunks << chunk_shift;
+    hr_space.chunks = system_pages(chunks * sizeof *hr_space.chunks);
+    hr_space.starts = system_pages((chunks << chunk_shift) / HR_SMALL_ALIGN / 8);
+    if (!hr_space.chunks || !hr_space.starts)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    hr_roots_add(hr_space.chunks, chunks * sizeof *hr_space.chunks);
     hr_thread_set_flusher(HR_ROOM_SPACE, flush_ending_thread);
     return hr_ranges_init();
 }

@@ -187,10 +187,15 @@ static inline uint64_t hr_ticks(void)
 }
 
 /*
- * Reserves the windows: window_bytes[g] of addresses for GPU g, rounded up to chunks of 1 << chunk_shift (the driver's
- * granularity). Errors: what cuMemAddressReserve returns; OUT_OF_MEMORY where the kernel refuses the tables. Once.
+ * Reserves the windows: for GPU g HR_SPACE_SPARE times cap_bytes[g] of addresses, so that neither their fragmentation costs
+ * capacity nor what a job reserves and never fills; half as much, down to once, where all are more than HR_SPACE_MOST (a
+ * process has 2^47) or the driver has no such range (other reservations, sanitizers). Rounded up to chunks of
+ * 1 << chunk_shift (the driver's granularity). Errors: what cuMemAddressReserve returns; OUT_OF_MEMORY where the kernel
+ * refuses the tables. Once.
  */
-CUresult hr_space_init(unsigned gpu_count, const size_t *window_bytes, unsigned chunk_shift);
+#define HR_SPACE_SPARE 8
+#define HR_SPACE_MOST ((size_t)1 << 45)
+CUresult hr_space_init(unsigned gpu_count, const size_t *cap_bytes, unsigned chunk_shift);
 
 /*
  * An allocation of `bytes` from the window of `gpu`, owned by `ctx`; no backing yet, no driver call. Takes the commit

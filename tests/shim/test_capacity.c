@@ -161,6 +161,31 @@ Test(capacity, K38_windows_are_bounded_by_what_can_be_backed, .timeout = 60)
     cr_expect_leq(total, 8 * most);
 }
 
+static size_t window_chunks(void)
+{
+    machine("h200,vram=64M", "");
+    CUdeviceptr p;
+    OK(cuMemAlloc_v2(&p, 40 * MIB));
+    OK(cuMemsetD8_v2(p, 1, 40 * MIB));
+    return hr_space.window[0].chunk_count;
+}
+
+static size_t *chunks_found; /* shared by two processes */
+static void note_window(void)
+{
+    *chunks_found = window_chunks();
+}
+
+Test(capacity, K38_where_addresses_are_short_the_window_is_smaller, .timeout = 60)
+{
+    chunks_found = mmap(NULL, sizeof *chunks_found, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert(chunks_found != MAP_FAILED);
+    setenv("HEADROOM_HOST", "256M", 1);
+    free(apart(note_window));
+    setenv("SIMGPU_FAIL", "cuMemAddressReserve:1:2,cuMemAddressReserve:2:2", 1);
+    cr_assert_eq(window_chunks() * 4, *chunks_found);
+}
+
 /* --- the cap ------------------------------------------------------------------------------------------------------ */
 
 static void use_much(void)

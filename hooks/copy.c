@@ -116,7 +116,7 @@ bool hr_copy_place(struct hr_thread *t, const struct hr_range *ranges, unsigned 
 {
     struct hr_placing placing = {CUDA_SUCCESS, 0, {{0}}};
     hr_context_current(); /* registers it */
-    if (hr_space.gpu_count > 1)
+    if (hr_space.gpu_count > 1 || !hr_tier_host_mappable(0))
         hr_copy_hold(t, ranges, count, &placing);
     if (placing.r == CUDA_SUCCESS)
         placing.r = map_all(t, ranges, count);

@@ -40,9 +40,11 @@ CUresult hr_mapped_begin(struct hr_thread *t, const struct hr_range *ranges, uns
 struct hr_placing {
     CUresult r;
     unsigned held;
-    struct hr_hold hold[2]; /* where the node may be another GPU's, whose grants are kept with the mapping */
+    struct hr_hold hold
+        [2]; /* where the node may be another GPU's, whose grants are kept with the mapping, and where what moves out is
+                               not mapped: else each might leave while the other comes in */
 };
-/* count <= 2 where there are several GPUs. Whether the real call is to be made. */
+/* count <= 2 where anything is held. Whether the real call is to be made. */
 bool hr_copy_place(struct hr_thread *t, const struct hr_range *ranges, unsigned count,
                    struct hr_placing *placing_out) HR_HIDDEN;
 CUresult hr_copy_placed(struct hr_thread *t, struct hr_placing *placing, CUresult r) HR_HIDDEN;

@@ -396,6 +396,7 @@ static const char *const unsafe[] = {
     "cuCtxSetLimit",
     "cuCtxEnablePeerAccess",
     "cuCtxDisablePeerAccess",
+    "cuEventQuery",
 };
 
 static bool is_unsafe(const char *function)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A program of this folder on a simulated GPU with memory enough, and under headroom with a half and a quarter of it.
+"""A program of this folder on a simulated GPU with memory enough, and under headroom with a half, a third and a quarter of it.
 
 run_clients.py BUILD_DIR PROGRAM [--small] [--gpus N] [--model NAME] [--thrice] [ARGUMENT...]
 
@@ -48,7 +48,7 @@ def main():
     short = run([headroom, "sim", machine(mib // 2), "--"] + job, {})
     check(f"half of the memory without headroom: status {short.returncode}, {short.stderr}",
           short.returncode != 0 and "CUDA_ERROR_OUT_OF_MEMORY" in short.stderr)
-    for factor in (3,) if args.thrice else (2,) if args.small else (2, 4):
+    for factor in (3,) if args.thrice else (2,) if args.small else (2, 3, 4):
         with tempfile.TemporaryDirectory() as folder:
             report, stats = os.path.join(folder, "report.json"), os.path.join(folder, "stats.jsonl")
             done = run([headroom, "run", "--sim", machine(mib // factor), "--"] + job,

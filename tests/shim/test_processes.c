@@ -168,8 +168,8 @@ static char *daemon_output(bool shimmed, const char *machine)
 /* All at once, while somebody holds the lock of what local processes share and never lets go: nobody's start needs it. */
 Test(processes, K18_three_hundred_start_at_once_and_none_waits_for_another)
 {
-    static const char all_at_once[] =
-        "for i in $(seq \"$2\"); do \"$1\" start & p=\"$p $!\"; done; for i in $p; do wait $i || exit 1; done";
+    enum { MANY = SANITIZED ? 30 : 300 };
+    static struct hr_test_child child[MANY];
     char runtime[80], path[128];
     snprintf(runtime, sizeof runtime, "XDG_RUNTIME_DIR=%s", folder);
     snprintf(path, sizeof path, "%s/headroom-host", folder);
@@ -179,15 +179,17 @@ Test(processes, K18_three_hundred_start_at_once_and_none_waits_for_another)
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     cr_assert(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0);
     char *one = output(ARGV(job, "start"), true, SMALL, more);
-    char *all = output(ARGV("/bin/sh", "-c", all_at_once, "sh", job, SANITIZED ? "30" : "300"), true, SMALL, more);
-    size_t count = 0, length = strlen(one);
-    cr_assert(length > 0);
-    for (const char *at = all; strncmp(at, one, length) == 0; at += length)
-        count++;
-    cr_expect(count == (SANITIZED ? 30 : 300) && strlen(all) == count * length, "%zu said what one says", count);
+    cr_expect(one[0] != '\0');
+    for (int i = 0; i < MANY; i++)
+        child[i] = hr_test_start(ARGV(job, "start"), environment(true, SMALL, more));
+    for (int i = 0; i < MANY; i++) {
+        struct hr_test_result r = hr_test_wait(&child[i]);
+        cr_expect(r.status == 0 && !strcmp(r.out, one) && r.err[0] == '\0', "process %d: 0x%x, %s%s", i,
+                  (unsigned)r.status, r.out, r.err);
+        hr_test_result_finish(&r);
+    }
     close(fd);
     free(one);
-    free(all);
 }
 
 Test(processes, a_daemon_without_its_parent_s_files_is_served)

@@ -25,10 +25,6 @@ CUresult hr_copy_begin(struct hr_thread *t, const struct hr_range *ranges, unsig
         for (unsigned i = 0; i < count; i++) {
             CUresult r = hr_space_owns(ranges[i].address) ? hr_access_back_range(t, ranges[i].address, ranges[i].bytes)
                                                           : CUDA_SUCCESS;
-            const struct hr_extent *e = hr_space_extent(ranges[i].address);
-            for (struct hr_room_wait wait = {0};
-                 r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, e ? e->gpu : 0, &wait);)
-                r = hr_access_back_range(t, ranges[i].address, ranges[i].bytes);
             if (r != CUDA_SUCCESS)
                 return r;
         }

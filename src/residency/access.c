@@ -272,7 +272,6 @@ static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t
 
 CUresult hr_access_back_range(struct hr_thread *t, CUdeviceptr address, size_t bytes)
 {
-    (void)t;
     if (!hr_space_holds(address,
                         bytes)) /* its exact bytes: what follows in the chunk may belong to another allocation */
         return CUDA_ERROR_INVALID_VALUE;
@@ -286,6 +285,9 @@ CUresult hr_access_back_range(struct hr_thread *t, CUdeviceptr address, size_t b
         while (i < end && hr_space_is_of(&hr_space.chunks[i], e))
             i++;
         if (e)
+            r = back_extent_chunks(e, first, i);
+        for (struct hr_room_wait wait = {0};
+             e && r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, e->gpu, &wait);)
             r = back_extent_chunks(e, first, i);
     }
     return r;

@@ -39,16 +39,18 @@ struct hr_working_set {
 void hr_working_set_add(struct hr_working_set *set, CUdeviceptr word);
 
 /*
- * Makes the set accessible; its pieces stay pinned (no mover takes them) until hr_access_unpin. May wait for the devices,
- * with a deadline. Errors: OUT_OF_MEMORY where no tier can back it; the driver's own when mapping fails. On error nothing is
+ * Makes the set accessible; its pieces stay pinned (no mover takes them) until hr_access_unpin. The caller looks again, in its
+ * submission: what only an old address names may have been freed meanwhile, and another allocation may have begun there. May
+ * wait for the devices, with a deadline. Errors: OUT_OF_MEMORY where no tier can back it; the driver's own when mapping fails. On error nothing is
  * pinned. Locks: takes the move lock; hold none.
  */
 CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set);
 void hr_access_unpin(struct hr_working_set *set);
 
 /*
- * Backs every chunk of [address, address+bytes), wherever there is room; moves nothing. INVALID_VALUE: the range is not
- * within one live allocation. For copies and memsets.
+ * Backs every chunk of [address, address+bytes), wherever there is room; moves nothing, but waits for what was freed to be
+ * over where that helps. INVALID_VALUE: the range is not within one live allocation. OUT_OF_MEMORY: no tier can back it.
+ * Locks: takes the move lock; hold none, and no submission.
  */
 CUresult hr_access_back_range(struct hr_thread *t, CUdeviceptr address, size_t bytes);
 /* The same for all chunks of an extent; what lost its mapping in a failed move is mapped again. */

@@ -97,8 +97,6 @@ static CUresult advance_to_end(struct hr_thread *t, const struct hr_allocation *
         if (attempt == ATTEMPTS)
             return CUDA_ERROR_OUT_OF_MEMORY;
         r = hr_access_back_range(t, a->base, a->bytes);
-        for (struct hr_room_wait wait = {0}; r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, p->gpu, &wait);)
-            r = hr_access_back_range(t, a->base, a->bytes);
         if (r == CUDA_SUCCESS)
             r = advance(p, FIRST_SPAN_NS << attempt);
         if (r == CUDA_SUCCESS && p->is_short)

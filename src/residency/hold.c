@@ -139,9 +139,6 @@ CUresult hr_hold_take(struct hr_thread *t, CUdeviceptr address, size_t bytes, st
                                                 : WANT_HOST;
         uint64_t span_ns = FIRST_SPAN_NS << attempt % ATTEMPTS;
         r = hr_access_back_range(t, address, bytes);
-        for (struct hr_room_wait wait = {0};
-             r == CUDA_ERROR_OUT_OF_MEMORY && hr_access_make_room(t, a.extent->gpu, &wait);)
-            r = hr_access_back_range(t, address, bytes);
         if (r == CUDA_SUCCESS)
             held = hold_if_placed(&hold, want, span_ns, &r);
         if (r == CUDA_SUCCESS && !held && want == WANT_VRAM) {

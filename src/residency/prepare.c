@@ -250,16 +250,6 @@ static CUresult back_named(struct hr_thread *t, const struct hr_working_set *set
     return r;
 }
 
-static bool all_accessible(const struct hr_working_set *set, unsigned gpu)
-{
-    for (unsigned p = 0; p < set->count; p++) {
-        struct hr_extent *e = set->piece[p].extent;
-        if (e->gpu == gpu && atomic_load(&e->live) && atomic_load(&e->not_accessible) > 0)
-            return false;
-    }
-    return true;
-}
-
 /* Makes some context of the GPU current. */
 static CUresult enter_gpu(unsigned gpu, bool *pushed_out)
 {
@@ -401,21 +391,8 @@ static CUresult prepare_gpu(struct hr_thread *t, struct hr_working_set *set, uns
     if (r != CUDA_SUCCESS)
         return r;
     r = prepare_mappable(t, set, gpu);
-    if (r == CUDA_SUCCESS && !all_accessible(set, gpu))
-        r = CUDA_ERROR_OUT_OF_MEMORY;
     hr_context_leave(pushed);
     return r;
-}
-
-static bool back_visited(CUdeviceptr address, void *arg)
-{
-    CUresult *r = arg;
-    struct hr_allocation a;
-    if (hr_space_find(address, &a) && atomic_load(&a.extent->not_accessible) > 0)
-        *r = hr_access_map_extent(hr_thread_self(), a.extent);
-    if (*r == CUDA_ERROR_INVALID_VALUE) /* freed by another thread meanwhile */
-        *r = CUDA_SUCCESS;
-    return *r == CUDA_SUCCESS;
 }
 
 /* What the launching GPU has no way to goes where it has one. */
@@ -445,7 +422,7 @@ CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set)
     if (mappable)
         add_pins(set, 1);
     if (set->everything)
-        hr_space_each(NULL, back_visited, &r);
+        r = hr_access_back_all(t);
     size_t missing = 0;
     for (unsigned g = 0; g < hr_space.gpu_count; g++)
         missing += count_missing(set, g);

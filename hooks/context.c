@@ -7,6 +7,7 @@
 #include "residency/quarantine.h"
 #include "residency/shelf.h"
 #include "residency/transfer.h"
+#include "room.h"
 #include "shim/shim.h"
 
 /* Contexts: the memory that cuMemAlloc gave ends with its context, though its chunks would not. */
@@ -183,4 +184,12 @@ HR_HOOK(cuCtxSynchronize_v2)(CUcontext ctx)
     if (hr_transfer_covers(r))
         r = hr_drv.cuCtxSynchronize_v2(ctx);
     return synchronized(ctx, drain, r);
+}
+
+/* Stacks, a heap and a buffer for printf take VRAM, at once or when a kernel first needs them (then its launch makes the room). */
+HR_HOOK(cuCtxSetLimit)(CUlimit limit, size_t value)
+{
+    HR_PASS(cuCtxSetLimit, limit, value);
+    bool is_total = limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE;
+    HR_WITH_ROOM(is_total ? value : 0, cuCtxSetLimit, limit, value);
 }

@@ -10,6 +10,7 @@
 #include "residency/peers.h"
 #include "residency/scan.h"
 #include "residency/transfer.h"
+#include "room.h"
 #include "stats/stats.h"
 #include "tier/tier.h"
 
@@ -86,30 +87,42 @@ static __attribute__((noinline)) CUresult launch_captured(struct hr_thread *t, c
     return l->real(l);
 }
 
+/* Whether the driver, which gave r, lacked VRAM of its own (for local memory, a heap), and there is more now. */
+static bool has_more_room(struct hr_room *room, CUresult r)
+{
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && !room->context)
+        *room = hr_room_begin();
+    return hr_room_make(room, r, HR_ROOM_FOR_CODE);
+}
+
 /* The rest of a launch that did not find everything in place; entered outside a submission. */
 static CUresult launch_with(struct hr_thread *t, const struct hr_launch *l, const struct hr_params *params,
                             struct hr_working_set *set)
 {
+    struct hr_room room = {0};
     for (unsigned attempt = 0; attempt < 100; attempt++) {
         CUresult r = prepare(t, l, params, set);
         if (r != CUDA_SUCCESS)
-            return r;
+            return hr_room_end(&room, r);
         hr_gate_enter(t);
         struct touched touched = touched_now();
         scan(l, params, touch_word, &touched);
-        if (touched.worst != HR_TOUCH_MISSING) {
-            hr_gate_submit(t);
-            r = l->real(l);
-            end(t, l);
+        if (touched.worst == HR_TOUCH_MISSING) {
+            hr_gate_leave(t);
             hr_access_unpin(set);
-            hr_stat_add(t, HR_STAT_launches_in_place, touched.worst == HR_TOUCH_ACCESSIBLE);
-            return r;
+            continue;
         }
-        hr_gate_leave(t);
+        hr_gate_submit(t);
+        r = l->real(l);
+        end(t, l);
         hr_access_unpin(set);
+        if (has_more_room(&room, r))
+            continue;
+        hr_stat_add(t, HR_STAT_launches_in_place, touched.worst == HR_TOUCH_ACCESSIBLE);
+        return hr_room_end(&room, r);
     }
     hr_log(HR_LOG_ERROR, "a launch could not get its memory in place: others take it away as fast as it comes");
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return hr_room_end(&room, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 static __attribute__((noinline)) CUresult launch_slowly(struct hr_thread *t, const struct hr_launch *l,
@@ -156,11 +169,12 @@ CUresult hr_launch(const struct hr_launch *l)
         r = l->real(l);
         end(t, l);
         hr_stat_add(t, HR_STAT_launches_resident, 1);
+        if (__builtin_expect(r != CUDA_ERROR_OUT_OF_MEMORY, 1))
+            return r;
     } else {
         hr_gate_leave(t);
-        r = launch_slowly(t, l, params);
     }
-    return r;
+    return launch_slowly(t, l, params);
 }
 
 struct kernel_arguments {

@@ -161,6 +161,26 @@ Test(capacity, K38_windows_are_bounded_by_what_can_be_backed, .timeout = 60)
     cr_expect_leq(total, 8 * most);
 }
 
+/* What fills the card here makes room for what the driver takes of it behind a launch or a limit. */
+Test(capacity, launches_and_limits_that_lack_vram_of_the_driver_get_some, .timeout = 60)
+{
+    CUdeviceptr p[12];
+    setenv("SIMGPU_FAIL", "cuLaunchKernel:13:2,cuLaunchKernel:14:2,cuCtxSetLimit:1:2", 1);
+    machine("h200,vram=64M", "");
+    for (int i = 0; i < 12; i++) {
+        OK(cuMemAlloc_v2(&p[i], 8 * MIB));
+        OK(cuMemsetD32_v2(p[i], 5, 2 * MIB));
+        OK(stride_add(p[i], 512, 4096, 1, NULL));
+    }
+    OK(cuCtxSynchronize());
+    uint64_t before = hr_stat_sum(HR_STAT_moved_out_bytes);
+    OK(stride_add(p[11], 512, 4096, 1, NULL));
+    OK(cuCtxSynchronize());
+    uint64_t then = hr_stat_sum(HR_STAT_moved_out_bytes);
+    CHECK(then > before, "nothing left for the launch");
+    OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 16 * MIB));
+}
+
 static size_t window_chunks(void)
 {
     machine("h200,vram=64M", "");

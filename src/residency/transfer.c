@@ -117,15 +117,6 @@ static void give_up(struct running *run, CUevent before)
     free(run);
 }
 
-/* Events that a captured stream would record are nodes of its graph: what is captured is the driver's. */
-static bool is_capturing(const struct hr_transfer *asked)
-{
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult r = asked->per_thread ? hr_drv.cuStreamIsCapturing_ptsz(asked->stream, &status)
-                                   : hr_drv.cuStreamIsCapturing(asked->stream, &status);
-    return r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || (r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
 static struct running *unlink_locked(struct running **link) HR_REQUIRES(running_lock)
 {
     struct running *run = *link;
@@ -193,7 +184,8 @@ CUresult hr_transfer_start(const struct hr_transfer *asked, bool *done_out)
     CUevent before;
     HR_RELAXED();
     *done_out = false;
-    if (!hr_transfer_worth(asked->bytes) || hr_fabric_get(&fabric) != 0 || is_capturing(asked) ||
+    if (!hr_transfer_worth(asked->bytes) || hr_fabric_get(&fabric) != 0 ||
+        hr_capture_takes(asked->stream, asked->per_thread) || /* events that it would record are nodes of its graph */
         atomic_load(&given_up[asked->from_gpu][asked->to_gpu]) >= GIVEN_UP_MOST)
         return CUDA_SUCCESS;
     hr_fabric_refresh(fabric);

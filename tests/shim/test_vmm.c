@@ -698,6 +698,15 @@ Test(vmm, threads_have_segments_of_their_own)
     free(apart(threads_at_work));
 }
 
+/* Within a hundred attempts. */
+#define SOON(call)                                                                                                     \
+    do {                                                                                                               \
+        int left_ = 100;                                                                                               \
+        while ((call) != CUDA_SUCCESS && --left_ > 0)                                                                  \
+            continue;                                                                                                  \
+        CHECK(left_ > 0, #call);                                                                                       \
+    } while (0)
+
 /* Every n-th call of the driver's fails: what failed can be done again, and nothing is lost. */
 static char fail_text[64];
 static void a_job_among_errors(void)
@@ -709,18 +718,14 @@ static void a_job_among_errors(void)
     props.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     size_t bytes = 3 * CHUNK;
     CUdeviceptr va;
-    while (cuMemAddressReserve(&va, 64 * CHUNK, 0, 0, 0) != CUDA_SUCCESS)
-        ;
+    SOON(cuMemAddressReserve(&va, 64 * CHUNK, 0, 0, 0));
     for (int round = 0; round < 3; round++) {
         for (unsigned i = 0; i < 6; i++) {
             CUdeviceptr at = va + i * bytes;
             OK(cuMemCreate(&h[i], bytes, &props, 0));
-            while (cuMemMap(at, bytes, 0, h[i], 0) != CUDA_SUCCESS)
-                ;
-            while (give(0, at, bytes, RW) != CUDA_SUCCESS)
-                ;
-            while (cuMemsetD32_v2(at, i + 1, bytes / 4) != CUDA_SUCCESS)
-                ;
+            SOON(cuMemMap(at, bytes, 0, h[i], 0));
+            SOON(give(0, at, bytes, RW));
+            SOON(cuMemsetD32_v2(at, i + 1, bytes / 4));
         }
         OK(cuCtxSynchronize());
         for (unsigned i = 0; i < 6; i++) {
@@ -731,23 +736,17 @@ static void a_job_among_errors(void)
                 if (cuMemExportToShareableHandle(&fd, h[i], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
                     CUDA_SUCCESS)
                     close(fd);
-            while (cuMemUnmap(at, bytes) != CUDA_SUCCESS) /* unmapped, then mapped elsewhere, in part twice */
-                ;
+            SOON(cuMemUnmap(at, bytes)); /* unmapped, then mapped elsewhere, in part twice */
             at = va + (20 + i * 3) * CHUNK;
-            while (cuMemMap(at, bytes, 0, h[i], 0) != CUDA_SUCCESS)
-                ;
-            while (give(0, at, bytes, RW) != CUDA_SUCCESS)
-                ;
+            SOON(cuMemMap(at, bytes, 0, h[i], 0));
+            SOON(give(0, at, bytes, RW));
             bool twice = i % 3 == 2 && cuMemMap(va + (50 + i) * CHUNK, CHUNK, 0, h[i], 0) == CUDA_SUCCESS;
-            while (cuMemcpyDtoH_v2(&value, at + bytes - 4, 4) != CUDA_SUCCESS)
-                ;
+            SOON(cuMemcpyDtoH_v2(&value, at + bytes - 4, 4));
             CHECK(value == i + 1);
-            while (cuMemUnmap(at, bytes) != CUDA_SUCCESS)
-                ;
-            while (twice && cuMemUnmap(va + (50 + i) * CHUNK, CHUNK) != CUDA_SUCCESS)
-                ;
-            while (cuMemRelease(h[i]) != CUDA_SUCCESS)
-                ;
+            SOON(cuMemUnmap(at, bytes));
+            if (twice)
+                SOON(cuMemUnmap(va + (50 + i) * CHUNK, CHUNK));
+            SOON(cuMemRelease(h[i]));
         }
     }
     OK(cuMemAddressFree(va, 64 * CHUNK));

@@ -5,7 +5,11 @@
 #include "residency/context.h"
 #include "residency/gpu.h"
 #include "room.h"
+#include "shim/refuse.h"
 #include "shim/shim.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 /*
  * The job's own virtual memory management. What concerns our reservations and handles is answered by residency/vmm.h; everything else
@@ -141,10 +145,11 @@ HR_HOOK(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle, void 
     HR_PASS(cuMemRetainAllocationHandle, handle, addr);
     HR_INSIDE();
     CUdeviceptr address = (CUdeviceptr)(uintptr_t)addr;
+    size_t offset;
     bool real = true;
     CUresult r = CUDA_ERROR_INVALID_VALUE;
     if (handle && !is_none_of_ours(address))
-        r = hr_vmm_retain(address, handle, &real);
+        r = hr_vmm_retain(address, handle, &offset, &real);
     return real ? hr_drv.cuMemRetainAllocationHandle(handle, addr) : r;
 }
 
@@ -178,3 +183,86 @@ HR_HOOK(cuMemImportFromShareableHandle)
     HR_PASS(cuMemImportFromShareableHandle, handle, osHandle, shHandleType);
     HR_WITH_ROOM(0, cuMemImportFromShareableHandle, handle, osHandle, shHandleType);
 }
+
+/* --- who takes handles of the driver's only ------------------------------------------------------------------------ */
+
+/* The driver's handle for a handle, which may be ours. */
+static CUresult make_real(CUmemGenericAllocationHandle handle, CUmemGenericAllocationHandle *real_out)
+{
+    *real_out = handle;
+    if (!hr_vmm_is_handle(handle))
+        return CUDA_SUCCESS;
+    HR_RELAXED();
+    return hr_vmm_make_real(hr_thread_self(), handle, real_out);
+}
+
+HR_HOOK(cuMulticastBindMem)
+(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle, size_t memOffset,
+ size_t size, unsigned long long flags)
+{
+    HR_PASS(cuMulticastBindMem, mcHandle, mcOffset, memHandle, memOffset, size, flags);
+    HR_INSIDE();
+    CUmemGenericAllocationHandle real;
+    CUresult r = make_real(memHandle, &real);
+    return r == CUDA_SUCCESS ? hr_drv.cuMulticastBindMem(mcHandle, mcOffset, real, memOffset, size, flags) : r;
+}
+
+/* What the job mapped itself is bound by its handle; what it got from cuMemAlloc may move, and cannot be. */
+HR_HOOK(cuMulticastBindAddr)
+(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags)
+{
+    HR_PASS(cuMulticastBindAddr, mcHandle, mcOffset, memptr, size, flags);
+    HR_INSIDE();
+    CUmemGenericAllocationHandle handle, real;
+    size_t offset = 0;
+    bool is_real = true;
+    CUresult r = CUDA_SUCCESS;
+    if (!is_none_of_ours(memptr))
+        r = hr_vmm_retain(memptr, &handle, &offset, &is_real);
+    if (is_real)
+        return hr_drv.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
+    if (r != CUDA_SUCCESS)
+        return hr_refuse(HR_FN_cuMulticastBindAddr);
+    r = make_real(handle, &real);
+    if (r == CUDA_SUCCESS)
+        r = hr_drv.cuMulticastBindMem(mcHandle, mcOffset, real, offset, size, flags);
+    hr_vmm_release(hr_thread_self(), handle);
+    return r;
+}
+
+/* A copy of the list in which every handle is the driver's; NULL where there is none of ours, or an error, in *r_out. The caller frees it. */
+static CUarrayMapInfo *with_real_handles(const CUarrayMapInfo *list, unsigned count, CUresult *r_out)
+{
+    bool ours = false;
+    *r_out = CUDA_SUCCESS;
+    for (unsigned i = 0; list && i < count; i++)
+        ours = ours ||
+               (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP && hr_vmm_is_handle(list[i].memHandle.memHandle));
+    if (!ours)
+        return NULL;
+    CUarrayMapInfo *copy = malloc(count * sizeof *copy);
+    if (!copy) {
+        *r_out = CUDA_ERROR_OUT_OF_MEMORY;
+        return NULL;
+    }
+    memcpy(copy, list, count * sizeof *copy);
+    for (unsigned i = 0; i < count && *r_out == CUDA_SUCCESS; i++)
+        if (copy[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP)
+            *r_out = make_real(copy[i].memHandle.memHandle, &copy[i].memHandle.memHandle);
+    return copy;
+}
+
+#define MAP_ARRAYS(name)                                                                                               \
+    HR_HOOK(name)(CUarrayMapInfo * mapInfoList, unsigned int count, CUstream hStream)                                  \
+    {                                                                                                                  \
+        HR_PASS(name, mapInfoList, count, hStream);                                                                    \
+        HR_INSIDE();                                                                                                   \
+        CUresult r;                                                                                                    \
+        CUarrayMapInfo *copy = with_real_handles(mapInfoList, count, &r);                                              \
+        if (r == CUDA_SUCCESS)                                                                                         \
+            r = hr_drv.name(copy ? copy : mapInfoList, count, hStream);                                                \
+        free(copy);                                                                                                    \
+        return r;                                                                                                      \
+    }
+MAP_ARRAYS(cuMemMapArrayAsync)
+MAP_ARRAYS(cuMemMapArrayAsync_ptsz)

@@ -210,7 +210,8 @@ CUresult hr_vmm_props(CUmemGenericAllocationHandle handle, CUmemAllocationProp *
     return h ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult hr_vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_out, bool *real_out)
+CUresult hr_vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_out, size_t *offset_out,
+                       bool *real_out)
 {
     hr_mutex_lock(&hr_vmm_lock);
     struct hr_vmm_mapping *m = hr_vmm_mapping_locked(address);
@@ -218,6 +219,7 @@ CUresult hr_vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle
     if (m && m->handle) {
         m->handle->refs++;
         *handle_out = m->handle->value;
+        *offset_out = address - m->va;
     }
     hr_mutex_unlock(&hr_vmm_lock);
     return m && m->handle ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -34,14 +34,22 @@ CUresult hr_vmm_create(struct hr_thread *t, const CUmemAllocationProp *prop, siz
 /* INVALID_VALUE: not a handle of ours that is held. */
 CUresult hr_vmm_release(struct hr_thread *t, CUmemGenericAllocationHandle handle);
 CUresult hr_vmm_props(CUmemGenericAllocationHandle handle, CUmemAllocationProp *prop_out);
-/* A handle for what is mapped at an address: one of ours; NULL in *real_out. Else the driver's own answer is right: *real_out. */
-CUresult hr_vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_out, bool *real_out);
+/*
+ * A handle for what is mapped at an address: one of ours, and how far into it the address lies; false in *real_out. Else the driver's own
+ * answer is right: *real_out. INVALID_VALUE: neither.
+ */
+CUresult hr_vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_out, size_t *offset_out,
+                       bool *real_out);
 
 /*
- * Exports a handle of ours, which becomes one of the driver's for that, with the same bytes: waits until no work that may touch it runs.
- * Errors: INVALID_VALUE: not a handle of ours, or made without this type; OUT_OF_MEMORY: no VRAM for it, or the GPUs did not come to
- * rest; the driver's.
+ * A handle of ours becomes one of the driver's, with the same bytes, for whoever takes no others (exports, multicast objects, sparse
+ * arrays): waits until no work that may touch it runs. *real_out is good as long as the job holds the handle. Errors: INVALID_VALUE: not a
+ * handle of ours; OUT_OF_MEMORY: no VRAM for it, or the GPUs did not come to rest; the driver's. Locks: takes its own and the move
+ * lock; hold none.
  */
+CUresult hr_vmm_make_real(struct hr_thread *t, CUmemGenericAllocationHandle handle,
+                          CUmemGenericAllocationHandle *real_out);
+/* Exports the one that it becomes. INVALID_VALUE too where it was made without this type. */
 CUresult hr_vmm_export(struct hr_thread *t, void *shareable, CUmemGenericAllocationHandle handle,
                        CUmemAllocationHandleType type, unsigned long long flags);
 

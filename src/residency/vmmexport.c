@@ -157,8 +157,8 @@ static CUresult create_real(struct hr_thread *t, unsigned gpu, const CUmemAlloca
     return r;
 }
 
-CUresult hr_vmm_export(struct hr_thread *t, void *shareable, CUmemGenericAllocationHandle handle,
-                       CUmemAllocationHandleType type, unsigned long long flags)
+CUresult hr_vmm_make_real(struct hr_thread *t, CUmemGenericAllocationHandle handle,
+                          CUmemGenericAllocationHandle *real_out)
 {
     CUmemGenericAllocationHandle real = 0;
     hr_mutex_lock(&hr_vmm_lock);
@@ -166,30 +166,41 @@ CUresult hr_vmm_export(struct hr_thread *t, void *shareable, CUmemGenericAllocat
     CUmemAllocationProp prop = h ? h->prop : (CUmemAllocationProp){0};
     size_t bytes = h ? hr_vmm_bytes_of(h->chunks) : 0;
     unsigned gpu = h ? h->gpu : 0;
-    bool known = h != NULL, done = h && h->real;
+    bool known = h != NULL;
+    *real_out = h ? h->real : 0;
     hr_mutex_unlock(&hr_vmm_lock);
-    if (!known || !(prop.requestedHandleTypes & type))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (!known || *real_out)
+        return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     struct hr_context *context = hr_context_of_gpu(gpu);
-    bool pushed = false;
-    CUresult r = CUDA_SUCCESS;
-    if (!done) {
-        r = context ? hr_context_enter(context, &pushed) : CUDA_ERROR_INVALID_CONTEXT;
-        if (r == CUDA_SUCCESS)
-            r = create_real(t, gpu, &prop, bytes, &real);
-    }
+    bool pushed;
+    CUresult r = context ? hr_context_enter(context, &pushed) : CUDA_ERROR_INVALID_CONTEXT;
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = create_real(t, gpu, &prop, bytes, &real);
     if (r == CUDA_SUCCESS) {
         hr_mutex_lock(&hr_vmm_lock);
         h = hr_vmm_handle_locked(handle);
         r = h ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
         if (h && !h->real)
             r = export_locked(t, h, real);
-        if (real && (!h || h->real != real))
+        if (!h || h->real != real)
             hr_drv.cuMemRelease(real);
-        if (r == CUDA_SUCCESS)
-            r = hr_drv.cuMemExportToShareableHandle(shareable, h->real, type, flags);
+        *real_out = r == CUDA_SUCCESS ? h->real : 0;
         hr_mutex_unlock(&hr_vmm_lock);
     }
     hr_context_leave(pushed);
     return r;
+}
+
+CUresult hr_vmm_export(struct hr_thread *t, void *shareable, CUmemGenericAllocationHandle handle,
+                       CUmemAllocationHandleType type, unsigned long long flags)
+{
+    CUmemAllocationProp prop;
+    CUmemGenericAllocationHandle real;
+    CUresult r = hr_vmm_props(handle, &prop);
+    if (r == CUDA_SUCCESS && !(prop.requestedHandleTypes & type))
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = hr_vmm_make_real(t, handle, &real);
+    return r == CUDA_SUCCESS ? hr_drv.cuMemExportToShareableHandle(shareable, real, type, flags) : r;
 }

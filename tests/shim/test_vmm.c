@@ -698,6 +698,84 @@ Test(vmm, threads_have_segments_of_their_own)
     free(apart(threads_at_work));
 }
 
+static struct {
+    CUmemGenericAllocationHandle handle;
+    size_t offset;
+    CUdeviceptr address;
+} bound;
+static CUresult bind_mem(CUmemGenericAllocationHandle object, size_t object_offset, CUmemGenericAllocationHandle handle,
+                         size_t offset, size_t bytes, unsigned long long flags)
+{
+    (void)object, (void)object_offset, (void)bytes, (void)flags;
+    bound.handle = handle;
+    bound.offset = offset;
+    return CUDA_SUCCESS;
+}
+static CUresult bind_address(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t bytes,
+                             unsigned long long flags)
+{
+    (void)object, (void)offset, (void)bytes, (void)flags;
+    bound.address = address;
+    return CUDA_SUCCESS;
+}
+static CUresult map_arrays(CUarrayMapInfo *list, unsigned count, CUstream s)
+{
+    (void)s;
+    bound.handle = list[count - 1].memHandle.memHandle;
+    return CUDA_SUCCESS;
+}
+
+static void is_the_driver_s_with_the_bytes(CUmemGenericAllocationHandle of, uint32_t value)
+{
+    CUmemAllocationProp props;
+    CUdeviceptr at;
+    uint32_t found = 0;
+    cr_assert(bound.handle != of);
+    OK(hr_drv.cuMemGetAllocationPropertiesFromHandle(&props, bound.handle));
+    OK(hr_drv.cuMemAddressReserve(&at, 2 * CHUNK, 0, 0, 0));
+    OK(hr_drv.cuMemMap(at, 2 * CHUNK, 0, bound.handle, 0));
+    CUmemAccessDesc desc = {.location = props.location, .flags = RW};
+    OK(hr_drv.cuMemSetAccess(at, 2 * CHUNK, &desc, 1));
+    OK(hr_drv.cuMemcpyDtoH_v2(&found, at + 2 * CHUNK - 4, 4));
+    cr_assert_eq(found, value);
+}
+
+/* simgpu has no multicast objects and no sparse arrays: what the driver would be handed is looked at. */
+Test(vmm, multicast_objects_and_sparse_arrays_get_the_driver_s_handles)
+{
+    CUmemGenericAllocationHandle h[2];
+    machine("h200,vram=64M", "");
+    CUdeviceptr va = reserve(4 * CHUNK), plain;
+    for (uint32_t i = 0; i < 2; i++) {
+        h[i] = create(0, 2 * CHUNK);
+        OK(cuMemMap(va + i * 2 * CHUNK, 2 * CHUNK, 0, h[i], 0));
+    }
+    OK(give(0, va, 4 * CHUNK, RW));
+    OK(cuMemsetD32_v2(va, 5, CHUNK / 2));
+    OK(cuMemsetD32_v2(va + 2 * CHUNK, 7, CHUNK / 2));
+    hr_drv.cuMulticastBindMem = bind_mem;
+    hr_drv.cuMulticastBindAddr = bind_address;
+    hr_drv.cuMemMapArrayAsync = map_arrays;
+    OK(cuMulticastBindMem(1, 0, h[0], 0, 2 * CHUNK, 0));
+    is_the_driver_s_with_the_bytes(h[0], 5);
+    OK(cuMulticastBindAddr(1, 0, va + CHUNK, CHUNK, 0));
+    cr_assert_eq(bound.offset, CHUNK);
+    CUarrayMapInfo list[2] = {{.memOperationType = CU_MEM_OPERATION_TYPE_UNMAP},
+                              {.memOperationType = CU_MEM_OPERATION_TYPE_MAP, .memHandle.memHandle = h[1]}};
+    OK(cuMemMapArrayAsync(list, 2, NULL));
+    cr_assert_eq(list[1].memHandle.memHandle, h[1], "the job's own list was written");
+    is_the_driver_s_with_the_bytes(h[1], 7);
+    cr_assert_eq(word_at(va + CHUNK), 5);
+    OK(cuMemAlloc_v2(&plain, CHUNK));
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMulticastBindAddr(1, 0, plain, CHUNK, 0));
+    cr_assert_eq(bound.address, 0);
+    OK(hr_drv.cuMemAlloc_v2(&plain, CHUNK));
+    OK(cuMulticastBindAddr(1, 0, plain, CHUNK, 0));
+    cr_assert_eq(bound.address, plain);
+    OK(cuMulticastBindMem(1, 0, 99, 0, 2 * CHUNK, 0));
+    cr_assert_eq(bound.handle, 99);
+}
+
 /* Within a hundred attempts. */
 #define SOON(call)                                                                                                     \
     do {                                                                                                               \

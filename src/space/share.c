@@ -1,6 +1,7 @@
 #include "space/share.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,8 @@ struct table {
     uint64_t magic;
     struct slot slot[SLOTS];
 };
+
+static _Atomic(bool) is_in_table; /* this process, or the one that it was forked from */
 
 /* Field 22 of /proc/PID/stat; 0 = no such process. */
 static uint64_t start_time(uint64_t pid)
@@ -105,38 +108,56 @@ static int begin(struct table *table)
     return fd;
 }
 
-/* This process's slot, a free one or a dead process's; NULL = the table is full. Drops slots of dead processes. */
-static struct slot *own_slot(struct table *table)
-{
-    uint64_t pid = (uint64_t)getpid(), started = start_time(pid);
-    struct slot *own = NULL, *unused = NULL;
-    for (int i = 0; i < SLOTS; i++) {
-        struct slot *s = &table->slot[i];
-        if (s->pid == pid && s->started == started)
-            own = s;
-        else if (s->pid != 0 && start_time(s->pid) != s->started)
-            memset(s, 0, sizeof *s);
-        if (s->pid == 0 && unused == NULL)
-            unused = s;
-    }
-    if (own == NULL && unused != NULL) {
-        own = unused;
-        *own = (struct slot){.pid = pid, .started = started};
-    }
-    return own;
-}
-
 static size_t outstanding(const struct slot *s)
 {
     return s->promised_bytes > s->used_bytes ? s->promised_bytes - s->used_bytes : 0;
 }
 
-static size_t sum_of_others(const struct table *table, const struct slot *own)
+/* NULL = it has none. */
+static struct slot *own_slot(struct table *table)
+{
+    uint64_t pid = (uint64_t)getpid(), started = 0;
+    for (int i = 0; i < SLOTS; i++) {
+        struct slot *s = &table->slot[i];
+        if (s->pid != pid)
+            continue;
+        if (started == 0)
+            started = start_time(pid);
+        if (s->started == started)
+            return s;
+    }
+    return NULL;
+}
+
+/* This process's slot, or else a free one or a dead process's; NULL = the table is full. */
+static struct slot *take_slot(struct table *table)
+{
+    struct slot *own = own_slot(table), *unused = NULL;
+    for (int i = 0; i < SLOTS && own == NULL && unused == NULL; i++)
+        unused = table->slot[i].pid == 0 ? &table->slot[i] : NULL;
+    for (int i = 0; i < SLOTS && own == NULL && unused == NULL; i++)
+        unused = start_time(table->slot[i].pid) != table->slot[i].started ? &table->slot[i] : NULL;
+    if (own == NULL && unused != NULL) {
+        uint64_t pid = (uint64_t)getpid();
+        own = unused;
+        *own = (struct slot){.pid = pid, .started = start_time(pid)};
+    }
+    return own;
+}
+
+/* Only those that count are asked whether they live; the dead ones' slots become free. */
+static size_t sum_of_others(struct table *table, const struct slot *own)
 {
     size_t sum = 0;
-    for (int i = 0; i < SLOTS; i++)
-        if (&table->slot[i] != own && table->slot[i].pid != 0)
-            sum += outstanding(&table->slot[i]);
+    for (int i = 0; i < SLOTS; i++) {
+        struct slot *s = &table->slot[i];
+        if (s == own || s->pid == 0 || outstanding(s) == 0)
+            continue;
+        if (start_time(s->pid) == s->started)
+            sum += outstanding(s);
+        else
+            memset(s, 0, sizeof *s);
+    }
     return sum;
 }
 
@@ -153,29 +174,31 @@ bool hr_share_promise(size_t promised_bytes, size_t used_bytes, size_t available
     int fd = table != NULL ? begin(table) : -1;
     bool granted = true;
     if (fd >= 0) {
-        struct slot *own = own_slot(table);
+        size_t others = sum_of_others(table, own_slot(table));
+        struct slot *own = take_slot(table);
         size_t mine = promised_bytes > used_bytes ? promised_bytes - used_bytes : 0;
-        size_t others = sum_of_others(table, own);
         if (own != NULL && promised_bytes > own->promised_bytes)
             granted = mine <= available_bytes && others <= available_bytes - mine;
         if (own != NULL && granted) {
             own->promised_bytes = promised_bytes;
             own->used_bytes = used_bytes;
         }
+        atomic_store(&is_in_table, true);
         end(fd, table);
     }
     free(table);
     return granted;
 }
 
+/* Reads only: where hundreds of processes start at once, each waits for the others' turns. */
 size_t hr_share_others(void)
 {
     struct table *table = malloc(sizeof *table);
     int fd = table != NULL ? begin(table) : -1;
     size_t sum = 0;
     if (fd >= 0) {
+        unlock_and_close(fd);
         sum = sum_of_others(table, own_slot(table));
-        end(fd, table);
     }
     free(table);
     return sum;
@@ -183,7 +206,7 @@ size_t hr_share_others(void)
 
 void hr_share_leave(void)
 {
-    struct table *table = malloc(sizeof *table);
+    struct table *table = atomic_load(&is_in_table) ? malloc(sizeof *table) : NULL;
     int fd = table != NULL ? begin(table) : -1;
     if (fd >= 0) {
         struct slot *own = own_slot(table);

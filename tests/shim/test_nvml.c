@@ -38,24 +38,32 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *cou
 int nvmlComputeInstanceDestroy(struct device *instance);
 const char *nvmlErrorString(int code);
 
+/* Other tests may be running, on machines that are described as this one is. */
+#define MOST 256
+
 static void agrees(struct device *device, CUcontext context, unsigned long long allocated)
 {
     size_t total, left;
     struct memory m;
     struct memory_v2 v2 = {.version = MEMORY_V2};
-    struct process p[4];
-    struct process_v1 v1[4];
-    unsigned count = 4;
+    static struct process p[MOST];
+    static struct process_v1 v1[MOST];
+    unsigned count = MOST, own = 0;
     OK(cuCtxSetCurrent(context));
     OK(cuMemGetInfo_v2(&left, &total));
     CHECK(nvmlDeviceGetMemoryInfo(device, &m) == SUCCESS);
     CHECK(m.total == total && m.free == left && m.used == total - left, "%llu of %llu", m.free, m.total);
     CHECK(nvmlDeviceGetMemoryInfo_v2(device, &v2) == SUCCESS);
     CHECK(v2.total == total + v2.reserved && v2.free == left && v2.used == total - left);
-    CHECK(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, p) == SUCCESS && count == 1);
-    CHECK(p[0].pid == (unsigned)getpid() && p[0].used == allocated, "%llu", p[0].used);
-    count = 4;
-    CHECK(nvmlDeviceGetComputeRunningProcesses(device, &count, v1) == SUCCESS && count == 1 && v1[0].used == allocated);
+    CHECK(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, p) == SUCCESS);
+    while (own < count && p[own].pid != (unsigned)getpid())
+        own++;
+    CHECK(own < count && p[own].used == allocated, "%llu", p[own].used);
+    count = MOST;
+    CHECK(nvmlDeviceGetComputeRunningProcesses(device, &count, v1) == SUCCESS);
+    for (own = 0; own < count && v1[own].pid != (unsigned)getpid();)
+        own++;
+    CHECK(own < count && v1[own].used == allocated, "%llu", v1[own].used);
 }
 
 Test(nvml, K24_memory_is_what_the_driver_api_tells)
@@ -87,7 +95,7 @@ Test(nvml, K26_errors_are_the_real_ones)
 {
     struct device *device;
     struct memory_v2 v2 = {.version = 1};
-    struct process p;
+    static struct process all[MOST];
     unsigned count = 0;
     CUdeviceptr q;
     machine("h200,vram=64M,host=64M", "");
@@ -96,8 +104,9 @@ Test(nvml, K26_errors_are_the_real_ones)
     CHECK(nvmlDeviceGetHandleByIndex_v2(0, &device) == SUCCESS);
     CHECK(nvmlDeviceGetMemoryInfo(NULL, NULL) == INVALID_ARGUMENT);
     CHECK(nvmlDeviceGetMemoryInfo_v2(device, &v2) == VERSION_MISMATCH);
-    CHECK(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, NULL) == INSUFFICIENT_SIZE && count == 1);
-    CHECK(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, &p) == SUCCESS);
+    CHECK(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, NULL) == INSUFFICIENT_SIZE && count >= 1);
+    count = MOST;
+    CHECK(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, all) == SUCCESS && count >= 1);
     CHECK(nvmlComputeInstanceDestroy(device) == FUNCTION_NOT_FOUND); /* this NVML has no such function */
     CHECK(strcmp(nvmlErrorString(SUCCESS), "Success") == 0);
     CHECK(nvmlShutdown() == SUCCESS);

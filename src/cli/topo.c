@@ -11,6 +11,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cli/cli.h"
 #include "driver/driver.h"
 #include "fabric/measure.h"
@@ -107,7 +108,7 @@ static bool probe_pair(int item, const char *from, const char *to, uint64_t wait
 
     bool prepared = hr_measure_prepare(from, to);
     if (prepared) {
-        printf("begin %d\n", item);
+        printf("begin %d %" PRIu64 "\n", item, hr_clock_ns());
         fflush(stdout);
         set_timer(wait_ns);
         if (host)

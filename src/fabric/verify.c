@@ -187,7 +187,7 @@ static void learn(struct run *run, const struct item *item, enum hr_pair_state s
     pair->kept = false;
 }
 
-/* "ready", "begin ITEM", "end ITEM good|corrupts|fails|skipped NUMBER NUMBER"; anything else is passed over. */
+/* "ready", "begin ITEM CLOCK_NS", "end ITEM good|corrupts|fails|skipped NUMBER NUMBER"; anything else is passed over. */
 static void take_line(struct run *run, struct told *told, char *line)
 {
     static const char *const states[] = {"skipped", "good", "corrupts", "hangs", "fails"};
@@ -201,9 +201,9 @@ static void take_line(struct run *run, struct told *told, char *line)
         told->ready = true;
     if (count < 2 || !hr_text_unsigned(word[1], 0, told->given - 1, &item))
         return;
-    if (strcmp(word[0], "begin") == 0) {
+    if (strcmp(word[0], "begin") == 0 && count == 3 && hr_text_unsigned(word[2], 0, INT64_MAX, &first)) {
         told->begun = (int64_t)item;
-        told->begun_ns = hr_clock_ns();
+        told->begun_ns = first; /* by the helper's clock: this process may read it late */
     } else if (strcmp(word[0], "end") == 0 && count == 5 && hr_text_unsigned(word[3], 0, 1000000000, &first) &&
                hr_text_unsigned(word[4], 0, 1000000000, &second)) {
         for (int state = HR_PAIR_GOOD; state <= HR_PAIR_FAILS; state++) {

@@ -57,6 +57,12 @@ static void make_room(struct hr_thread *t, unsigned gpu, size_t bytes)
     hr_context_leave(pushed);
 }
 
+/* Without a context on its GPU nothing of the window can be backed: then a served pool's memory is the driver's. */
+static bool can_serve(const struct hr_pool *pool, unsigned streams_gpu)
+{
+    return pool->served && (pool->gpu == streams_gpu || hr_context_of_gpu(pool->gpu));
+}
+
 /* From a pool of the driver's. */
 static CUresult take_from_driver(struct hr_thread *t, const struct request *q, struct hr_pool *pool)
 {
@@ -84,8 +90,9 @@ static CUresult allocate(const struct request *q)
     struct hr_pool *pool = q->pool ? hr_pool_of(*q->pool) : hr_pool_current(order.gpu);
     if (!pool)
         return ask_driver(q);
-    return pool->served ? hr_pool_alloc(t, pool, &order, q->bytes, q->return_pc, q->dptr)
-                        : take_from_driver(t, q, pool);
+    if (can_serve(pool, order.gpu))
+        return hr_pool_alloc(t, pool, &order, q->bytes, q->return_pc, q->dptr);
+    return pool->served ? ask_driver(q) : take_from_driver(t, q, pool);
 }
 
 #define ALLOCATE(name, pt)                                                                                             \
@@ -234,6 +241,9 @@ HR_HOOK(cuMemPoolGetAttribute)(CUmemoryPool pool, CUmemPool_attribute attr, void
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: amount = atomic_load(&p->used_high_bytes); break;
     default: return r;
     }
+    cuuint64_t drivers; /* what it served while its GPU had no context; as a rule nothing */
+    memcpy(&drivers, value, sizeof drivers);
+    amount += drivers;
     memcpy(value, &amount, sizeof amount);
     return r;
 }

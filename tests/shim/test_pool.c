@@ -936,3 +936,42 @@ Test(pools, others_gpus_reach_a_pool_that_they_are_given)
     cr_assert_eq(figure(report, "\"race"), 0, "%s", report);
     free(report);
 }
+
+/* Nothing of the window can be backed there: its memory is the driver's, until there is a context. */
+static void using_a_pool_of_a_gpu_without_a_context(void)
+{
+    machine("hgx-h100,vram=64M,gpus=2,host=512M", "");
+    CUmemoryPool own;
+    CUmemPoolProps props = props_on(1);
+    CUdeviceptr p, q;
+    CUcontext first, other;
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUstream s = new_stream();
+    OK(cuMemPoolCreate(&own, &props));
+    OK(cuMemPoolSetAccess(own, &access, 1));
+    NOTE(cuMemAllocFromPoolAsync(&p, 4 * MIB, own, s));
+    NOTE(cuMemsetD32Async(p, 7, MIB, s));
+    OK(cuStreamSynchronize(s));
+    NOTE(word_at(p + 3996));
+    NOTE(amount(own, USED));
+    NOTE(amount(own, RESERVED) >= 4 * MIB);
+    OK(cuCtxGetCurrent(&first));
+    OK(cuCtxCreate_v2(&other, 0, 1));
+    OK(cuCtxSetCurrent(first));
+    NOTE(cuMemAllocFromPoolAsync(&q, 4 * MIB, own, s));
+    NOTE(cuMemcpyDtoDAsync_v2(q, p, 4 * MIB, s));
+    OK(cuStreamSynchronize(s));
+    NOTE(word_at(q + 3996));
+    NOTE(amount(own, USED));
+    NOTE(cuMemFreeAsync(p, s));
+    NOTE(cuMemFreeAsync(q, s));
+    OK(cuStreamSynchronize(s));
+    NOTE(amount(own, USED));
+    NOTE(cuMemPoolDestroy(own));
+}
+
+Test(pools, a_gpu_without_a_context_has_pools_too)
+{
+    was_safe(same_natively(using_a_pool_of_a_gpu_without_a_context));
+}

@@ -46,14 +46,14 @@ struct hr_pool *hr_pool_of_owner(CUcontext owner)
 /* One that never was used, or that nothing remains of; NULL = there are too many. */
 static struct hr_pool *free_record_locked(void)
 {
-    if (record_count < POOLS_MOST) {
-        records[record_count].number = record_count + 1;
-        return &records[record_count++];
-    }
-    for (uint32_t i = 0; i < POOLS_MOST; i++)
-        if (!atomic_load(&records[i].handle) && atomic_load(&records[i].live) == 0)
+    for (uint32_t i = 0; i < record_count; i++)
+        if (!atomic_load(&records[i].handle) && atomic_load(&records[i].live) == 0 &&
+            atomic_load(&records[i].held_bytes) == 0)
             return &records[i];
-    return NULL;
+    if (record_count == POOLS_MOST)
+        return NULL;
+    records[record_count].number = record_count + 1;
+    return &records[record_count++];
 }
 
 /* Device memory that no other process is given: the rest is none of ours. Of other pools of a GPU it is known what they reserve. */
@@ -158,6 +158,7 @@ void hr_pool_destroyed(struct hr_thread *t, CUmemoryPool handle)
     HASH_FIND(hh, by_handle, &handle, sizeof handle, pool);
     if (pool) {
         HASH_DEL(by_handle, pool);
+        atomic_fetch_add(&pool->live, 1); /* the record is nobody else's until all of it is cleared */
         atomic_store(&pool->handle, NULL);
     }
     hr_mutex_unlock(&pools_lock);
@@ -170,6 +171,7 @@ void hr_pool_destroyed(struct hr_thread *t, CUmemoryPool handle)
         hr_pool_charge(pool, 0);
     for (unsigned g = 0; g < hr_gpu_count(); g++)
         hr_peers_pool_revoke(pool->number, g);
+    atomic_fetch_sub(&pool->live, 1);
 }
 
 /* --- amounts ------------------------------------------------------------------------------------------------------- */

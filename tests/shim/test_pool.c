@@ -975,3 +975,22 @@ Test(pools, a_gpu_without_a_context_has_pools_too)
 {
     was_safe(same_natively(using_a_pool_of_a_gpu_without_a_context));
 }
+
+/* --- many ---------------------------------------------------------------------------------------------------------- */
+
+Test(pools, what_is_kept_of_a_pool_that_is_gone_serves_the_next, .init = start)
+{
+    CUdeviceptr p;
+    uint64_t highest = 0;
+    for (int i = 0; i < 200; i++) {
+        CUmemoryPool own = new_pool(0);
+        uint64_t number = hr_pool_of(own)->number;
+        highest = number > highest ? number : highest;
+        OK(cuMemAllocFromPoolAsync(&p, 4 * MIB, own, NULL));
+        OK(cuMemsetD8Async(p, 1, 4 * MIB, NULL));
+        OK(cuMemFreeAsync(p, NULL));
+        OK(cuStreamSynchronize(NULL));
+        OK(cuMemPoolDestroy(own));
+    }
+    cr_assert_lt(highest, 20);
+}

@@ -254,7 +254,11 @@ static CUresult back_named(struct hr_thread *t, const struct hr_working_set *set
 static CUresult enter_gpu(unsigned gpu, bool *pushed_out)
 {
     struct hr_context *context = hr_context_of_gpu(gpu);
-    return context ? hr_context_enter(context, pushed_out) : CUDA_ERROR_INVALID_CONTEXT;
+    if (context)
+        return hr_context_enter(context, pushed_out);
+    hr_log_once(HR_LOG_WARN, "a launch names memory of GPU %u that is not backed yet, and there is no context to do so",
+                gpu);
+    return CUDA_ERROR_INVALID_CONTEXT;
 }
 
 static size_t wanted_chunks(const struct hr_working_set *set, unsigned gpu)
@@ -382,11 +386,21 @@ static CUresult prepare_mappable(struct hr_thread *t, struct hr_working_set *set
     return r;
 }
 
+static bool all_accessible(const struct hr_working_set *set, unsigned gpu)
+{
+    bool all = true;
+    for (unsigned p = 0; p < set->count && all; p++)
+        all = set->piece[p].extent->gpu != gpu || atomic_load(&set->piece[p].extent->not_accessible) == 0;
+    return all;
+}
+
 static CUresult prepare_gpu(struct hr_thread *t, struct hr_working_set *set, unsigned gpu)
 {
     bool pushed;
     if (wanted_chunks(set, gpu) == 0)
         return CUDA_SUCCESS;
+    if (!hr_context_of_gpu(gpu) && all_accessible(set, gpu))
+        return CUDA_SUCCESS; /* a pool's memory outlives the contexts there: it is used where it lies */
     CUresult r = enter_gpu(gpu, &pushed);
     if (r != CUDA_SUCCESS)
         return r;

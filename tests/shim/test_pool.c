@@ -976,6 +976,44 @@ Test(pools, a_gpu_without_a_context_has_pools_too)
     was_safe(same_natively(using_a_pool_of_a_gpu_without_a_context));
 }
 
+/* Without a context there nothing of it moves any more: it is used where it lies. */
+static void a_pool_outlives_its_gpus_context(void)
+{
+    enum { OUTLIVING = 6 };
+    machine_with("hgx-h100,vram=64M,gpus=2,host=512M", "", 2);
+    CUmemoryPool own;
+    CUmemPoolProps props = props_on(1);
+    CUdeviceptr p[OUTLIVING];
+    uint64_t stride = 1;
+    uint32_t n = 1000, a = 5;
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    OK(cuMemPoolCreate(&own, &props));
+    OK(cuMemPoolSetAccess(own, &access, 1));
+    OK(cuCtxSetCurrent(context[1]));
+    for (int i = 0; i < OUTLIVING; i++) {
+        OK(cuMemAllocFromPoolAsync(&p[i], 20 * MIB, own, NULL));
+        OK(cuMemsetD32Async(p[i], (unsigned)i, 5 * MIB, NULL));
+    }
+    OK(cuCtxSynchronize());
+    OK(cuCtxDestroy_v2(context[1]));
+    CUfunction f = function_on(0, "stride_add");
+    OK(cuCtxSetCurrent(context[0]));
+    for (int i = 0; i < OUTLIVING; i++) {
+        OK(cuLaunchKernel(f, 8, 1, 1, 128, 1, 1, 0, NULL, (void *[]){&p[i], &stride, &n, &a}, NULL));
+        OK(cuCtxSynchronize());
+        CHECK(word_at(p[i] + 999 * 4) == (uint32_t)i + 5);
+        CHECK(word_at(p[i] + 1000 * 4) == (uint32_t)i);
+        OK(cuMemFreeAsync(p[i], NULL));
+    }
+    OK(cuMemPoolDestroy(own));
+}
+
+Test(pools, a_pool_is_used_after_its_gpus_context)
+{
+    was_safe(apart(a_pool_outlives_its_gpus_context));
+}
+
 /* --- many ---------------------------------------------------------------------------------------------------------- */
 
 Test(pools, what_is_kept_of_a_pool_that_is_gone_serves_the_next, .init = start)

@@ -93,7 +93,7 @@ static void says(const char *const *argv, const char *expected, const char *prel
 {
     struct hr_test_result ours = run(argv, SMALL, preload, more);
     cr_expect(ended_with(&ours, 0), "%s under %s: 0x%x %s", argv[1], preload, (unsigned)ours.status, ours.err);
-    cr_expect_str_eq(ours.out, expected, "%s under %s", argv[1], preload);
+    cr_expect_str_eq(ours.out, expected, "%s under %s: %snot\n%s", argv[1], preload, ours.out, expected);
     cr_expect_str_eq(ours.err, "", "%s under %s: %s", argv[1], preload, ours.err);
     hr_test_result_finish(&ours);
 }

@@ -35,6 +35,8 @@ struct hr_test_child hr_test_start(const char *const *argv, const char *const *e
     child.out_fd = memfd_create("out", MFD_CLOEXEC);
     child.err_fd = memfd_create("err", MFD_CLOEXEC);
     cr_assert(child.out_fd >= 0 && child.err_fd >= 0, "no memory files");
+    /* Its own children write there, too, at the same time. */
+    cr_assert(fcntl(child.out_fd, F_SETFL, O_APPEND) == 0 && fcntl(child.err_fd, F_SETFL, O_APPEND) == 0);
     fflush(NULL);
     child.pid = fork();
     cr_assert(child.pid >= 0, "fork failed");

@@ -81,16 +81,16 @@ static bool interpreter_of(const char *path, char interpreter_out[PATH_MAX])
 
 /*
  * As the kernel decides whether a program starts with privileges of its own: then the loader drops what is preloaded by path. Root
- * gains nothing from a program of root's, nor anybody where the file system or the process says no.
+ * gains nothing from a program of root's, nor anybody where the file system or the process says no. True when it was told.
  */
-static void say_privileges(struct hr_doctor *doctor, const char *path)
+static bool gains_privileges(struct hr_doctor *doctor, const char *path)
 {
     struct stat st;
     struct statvfs fs;
 
     if (stat(path, &st) != 0 || (statvfs(path, &fs) == 0 && (fs.f_flag & ST_NOSUID)) ||
         prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
-        return;
+        return false;
     bool setuid = (st.st_mode & S_ISUID) && st.st_uid != getuid();
     bool setgid = (st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && st.st_gid != getgid();
     if (setuid || setgid)
@@ -99,9 +99,13 @@ static void say_privileges(struct hr_doctor *doctor, const char *path)
     else if (getuid() != 0 && getxattr(path, "security.capability", NULL, 0) > 0)
         hr_doctor_say(doctor, HR_DOCTOR_BAD, "program", "take the capabilities from the file (setcap -r)",
                       "%s has file capabilities: the loader ignores libraries preloaded by path", path);
+    else
+        return false;
+    return true;
 }
 
-static void say_dynamic(struct hr_doctor *doctor, const char *path, const struct hr_elf_program *program)
+static void say_dynamic(struct hr_doctor *doctor, const char *path, const struct hr_elf_program *program,
+                        bool privileged)
 {
     const char *slash = strrchr(program->loader, '/');
 
@@ -114,7 +118,7 @@ static void say_dynamic(struct hr_doctor *doctor, const char *path, const struct
     else if (program->needs_asan)
         hr_doctor_say(doctor, HR_DOCTOR_WARN, "program", "ASAN_OPTIONS=verify_asan_link_order=0",
                       "%s is built with AddressSanitizer, which refuses to start behind a preloaded library", path);
-    else
+    else if (!privileged)
         hr_doctor_say(doctor, HR_DOCTOR_OK, "program", NULL, "%s takes preloaded libraries", path);
 }
 
@@ -136,10 +140,10 @@ void hr_doctor_program(struct hr_doctor *doctor, const char *name)
         hr_doctor_say(doctor, HR_DOCTOR_OK, "program", NULL, "%s is a script for %s", path, next);
         memcpy(path, next, sizeof path);
     }
-    say_privileges(doctor, path);
+    bool privileged = gains_privileges(doctor, path);
     hr_elf_program(path, &program);
     if (program.kind == HR_ELF_DYNAMIC)
-        say_dynamic(doctor, path, &program);
+        say_dynamic(doctor, path, &program, privileged);
     else if (program.kind == HR_ELF_STATIC)
         hr_doctor_say(doctor, HR_DOCTOR_BAD, "program", "link it dynamically; the CUDA runtime inside may stay static",
                       "%s is linked statically: nothing can be preloaded", path);

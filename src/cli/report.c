@@ -104,7 +104,9 @@ static int report_timeline(int argc, char **argv)
         } else if (file == NULL && argv[i][0] != '-') {
             file = argv[i];
         } else {
-            return hr_cli_fail(HR_CLI_USAGE, "report: headroom report --timeline FILE [-o SVG], not '%s'", argv[i]);
+            return hr_cli_fail(HR_CLI_USAGE,
+                               "report: '%s' does not go with --timeline (headroom report --timeline FILE [-o SVG])",
+                               argv[i]);
         }
     }
     if (file == NULL) {
@@ -129,7 +131,7 @@ static int parse_flag(int argc, char **argv, int *at_io, size_t *sites_out, bool
         *at_io += 1;
         return parse_count(*at_io < argc ? argv[*at_io] : "", sites_out);
     }
-    return hr_cli_fail(HR_CLI_USAGE, "report: no flag %s (--json, --sites N, --timeline FILE, --help)", flag);
+    return hr_cli_fail(HR_CLI_USAGE, "report: no flag %s (--json, --sites N, --timeline FILE [-o SVG], --help)", flag);
 }
 
 static int report_files(int count, char **files, size_t sites, bool json)

@@ -34,15 +34,16 @@ static void print_run_help(void)
 
 static void print_sim_help(void)
 {
-    printf(
-        "headroom sim [MACHINE] -- CMD...\n"
-        "\n"
-        "Runs CMD on a simulated GPU node, without headroom. MACHINE is what SIMGPU holds:\n"
-        "\n"
-        "  MODEL[,vram=SIZE][,gpus=N][,host=SIZE][,seed=N]\n"
-        "\n"
-        "for example h200,vram=64M. MODEL is h200, h100, a100-pcie, a100-sxm, rtx4090 or v100, or a whole "
-        "machine such as dgx1v or hgx-h100. Without MACHINE the variable SIMGPU counts, and without that an h200.\n");
+    printf("headroom sim [MACHINE] -- CMD...\n"
+           "\n"
+           "Runs CMD on a simulated GPU node, without headroom. MACHINE is what SIMGPU holds:\n"
+           "\n"
+           "  MODEL[,vram=SIZE][,gpus=N][,host=SIZE][,seed=N | ,replay=N]\n"
+           "\n"
+           "for example h200,vram=64M. MODEL is h200, h100, a100-pcie, a100-sxm, rtx4090 or v100, or a whole "
+           "machine such as dgx1v or hgx-h100, or topo=FILE[,model=NAME], an NCCL topology file. A MACHINE that is not "
+           "understood is told when CMD calls cuInit, which fails then. Without MACHINE the variable SIMGPU counts, "
+           "and without that an h200.\n");
 }
 
 /* Puts `entry` in front of a list variable. Returns 0, or a status after a message. */

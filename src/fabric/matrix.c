@@ -336,7 +336,8 @@ static int read_lines(const char *text, const char *text_end, struct matrix *mat
         at = end + 1;
     }
     if (matrix->gpus == 0)
-        return hr_text_refuse(error_out, 0, "no line with a column GPU0; accepted: what `nvidia-smi topo -m` prints");
+        return hr_text_refuse(error_out, 0,
+                              "no line with a column GPU0; accepted: NCCL's XML, or what `nvidia-smi topo -m` prints");
     for (uint32_t i = 0; i < matrix->gpus; i++) {
         if (!matrix->row[i])
             return hr_text_refuse(error_out, 0, "no row GPU%u; accepted: a row for every column", i);

@@ -296,7 +296,9 @@ static CUresult parse_fails(struct sg_config *c, const char *text)
         c->fails = more;
         memset(&more[c->fail_count], 0, sizeof *more);
         if (!parse_fail(&more[c->fail_count], text, bytes))
-            return bad("SIMGPU_FAIL", text, bytes, "expected FUNCTION:N[:ERROR] or FUNCTION:every:N[:ERROR]");
+            return bad("SIMGPU_FAIL", text, bytes,
+                       "expected FUNCTION:N[:ERROR] or FUNCTION:every:N[:ERROR]: a function of the driver, N from 1, "
+                       "an error as name or number");
         c->fail_count++;
         text += bytes;
         text += *text == ',';

@@ -34,15 +34,14 @@ CUresult hr_mapped_begin(struct hr_thread *t, const struct hr_range *ranges, uns
 /*
  * For calls that make nodes of a graph, captured or not: their operands are mapped, and stay so until the real call has returned. They are
  * neither translated nor divided, since where memory lies now says nothing of a launch, which sees to it itself (residency/graph.h).
- * Errors as of hr_copy_begin, in placing->r; after INVALID_VALUE the real call is to be made all the same, since it breaks a capture, and
- * says what is wrong. hr_copy_placed, after it: returns what it gave.
+ * They are held where the node may be another GPU's, whose grants are kept with the mapping, and where what moves out is not mapped: else
+ * each might leave while the other comes in. Errors as of hr_copy_begin, in placing->r; after INVALID_VALUE the real call is to be made all
+ * the same, since it breaks a capture, and says what is wrong. hr_copy_placed, after it: returns what it gave.
  */
 struct hr_placing {
     CUresult r;
     unsigned held;
-    struct hr_hold hold
-        [2]; /* where the node may be another GPU's, whose grants are kept with the mapping, and where what moves out is
-                               not mapped: else each might leave while the other comes in */
+    struct hr_hold hold[2];
 };
 /* count <= 2 where anything is held. Whether the real call is to be made. */
 bool hr_copy_place(struct hr_thread *t, const struct hr_range *ranges, unsigned count,

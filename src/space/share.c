@@ -129,20 +129,19 @@ static struct slot *own_slot(struct table *table)
     return NULL;
 }
 
-/* This process's slot, or else a free one or a dead process's; NULL = the table is full. */
-static struct slot *take_slot(struct table *table)
+/* A free one or a dead process's for this process; NULL = the table is full. */
+static struct slot *new_slot(struct table *table)
 {
-    struct slot *own = own_slot(table), *unused = NULL;
-    for (int i = 0; i < SLOTS && own == NULL && unused == NULL; i++)
+    struct slot *unused = NULL;
+    for (int i = 0; i < SLOTS && unused == NULL; i++)
         unused = table->slot[i].pid == 0 ? &table->slot[i] : NULL;
-    for (int i = 0; i < SLOTS && own == NULL && unused == NULL; i++)
+    for (int i = 0; i < SLOTS && unused == NULL; i++)
         unused = start_time(table->slot[i].pid) != table->slot[i].started ? &table->slot[i] : NULL;
-    if (own == NULL && unused != NULL) {
+    if (unused != NULL) {
         uint64_t pid = (uint64_t)getpid();
-        own = unused;
-        *own = (struct slot){.pid = pid, .started = start_time(pid)};
+        *unused = (struct slot){.pid = pid, .started = start_time(pid)};
     }
-    return own;
+    return unused;
 }
 
 /* Only those that count are asked whether they live; the dead ones' slots become free. */
@@ -174,8 +173,10 @@ bool hr_share_promise(size_t promised_bytes, size_t used_bytes, size_t available
     int fd = table != NULL ? begin(table) : -1;
     bool granted = true;
     if (fd >= 0) {
-        size_t others = sum_of_others(table, own_slot(table));
-        struct slot *own = take_slot(table);
+        struct slot *own = own_slot(table);
+        size_t others = sum_of_others(table, own);
+        if (own == NULL)
+            own = new_slot(table);
         size_t mine = promised_bytes > used_bytes ? promised_bytes - used_bytes : 0;
         if (own != NULL && promised_bytes > own->promised_bytes)
             granted = mine <= available_bytes && others <= available_bytes - mine;

@@ -127,10 +127,11 @@ static bool parse_choice(const char *text, size_t bytes, const char *choices, in
     }
 }
 
-static bool parse_span(const char *text, uint64_t *out_ns)
+/* `word` is the one that may stand in a time's place, if the setting has one: a default that is a time is none. */
+static bool parse_span(const char *text, const char *word, uint64_t *out_ns)
 {
     *out_ns = 0;
-    if (strcmp(text, "auto") == 0 || strcmp(text, "off") == 0)
+    if ((strcmp(word, "auto") == 0 || strcmp(word, "off") == 0) && strcmp(text, word) == 0)
         return true;
     double value, unit_ns;
     if (!read_number(&text, &value))
@@ -168,7 +169,7 @@ static bool parse_setting(const struct hr_setting *setting, const char *text, st
     case HR_TYPE_RATIO: return parse_ratio(text, field);
     case HR_TYPE_SIZE: return parse_size(text, field);
     case HR_TYPE_NVM: return parse_nvm(text, field);
-    case HR_TYPE_SPAN: return parse_span(text, field);
+    case HR_TYPE_SPAN: return parse_span(text, setting->default_text, field);
     case HR_TYPE_LOG: return parse_log(text, field);
     case HR_TYPE_TEXT: return parse_text(text, strcmp(setting->default_text, "auto") == 0 ? "auto" : "off", field);
     case HR_TYPE_CHOICE:

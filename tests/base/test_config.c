@@ -95,6 +95,8 @@ Test(config, a_bad_value_is_named_once_with_what_is_accepted_and_the_default_is_
         {"HEADROOM_LEAD", "5"},           {"HEADROOM_IDLE", "0s"},
         {"HEADROOM_COMMIT", "auto|lazy"}, {"HEADROOM_LOG", "loud"},
         {"HEADROOM_LOG", "warn:"},        {"HEADROOM_DISABLE", "yes"},
+        {"HEADROOM_VERIFY_WAIT", "off"},  {"HEADROOM_VERIFY_WAIT", "auto"},
+        {"HEADROOM_LEAD", "off"},         {"HEADROOM_IDLE", "auto"},
     };
     struct given none = {NULL, NULL, 0, ""};
     struct hr_config defaults = parse(&none);

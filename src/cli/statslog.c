@@ -90,7 +90,8 @@ static int read_line(struct hr_cli_log *log, cJSON **json_out, bool *cut_out)
         *cut_out = true;
         return 0;
     }
-    (void)hr_cli_fail(0, "%s is not a headroom stats log: line %zu is not a JSON object", log->path, log->line_number);
+    (void)hr_cli_fail(0, "%s is %s: line %zu is not a JSON object", log->path,
+                      log->line_number > 1 ? "a damaged stats log" : "not a headroom stats log", log->line_number);
     return -1;
 }
 

@@ -74,6 +74,9 @@ static int parse(int argc, char **argv, struct options *options)
             if (!**texts[i].value)
                 return hr_cli_fail(HR_CLI_USAGE, "topo: %s needs a value (`headroom topo --help`)", texts[i].flag);
         }
+        if (!known && argv[at][0] != '-')
+            return hr_cli_fail(HR_CLI_USAGE, "topo: '%s' belongs to no flag (`headroom topo --help` lists them)",
+                               argv[at]);
         if (!known)
             return hr_cli_fail(HR_CLI_USAGE, "topo: no flag %s (`headroom topo --help` lists them)", argv[at]);
     }

@@ -112,6 +112,8 @@ static int parse(int argc, char **argv, struct options *options)
         } else if (is_flag("--wait", argc, argv, &i, &value)) {
             if (parse_wait(value, &options->wait_s) != HR_CLI_OK)
                 return HR_CLI_USAGE;
+        } else if (strcmp(argv[i], "--") == 0 && i + 2 == argc && !options->program) {
+            options->program = argv[++i];
         } else if (argv[i][0] == '-') {
             return hr_cli_fail(HR_CLI_USAGE, "doctor: no flag %s (`headroom doctor --help` lists them)", argv[i]);
         } else if (options->program) {

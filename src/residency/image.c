@@ -30,11 +30,14 @@ static bool each_of_entry(const struct hr_fatbin_entry *e, const uint8_t *code, 
 }
 
 /* One entry that can be read will do: the others are the same kernels for other architectures. */
-static bool each_of_container(const void *data, hr_image_visit visit, void *arg)
+static bool each_of_container(const void *data, size_t bytes, hr_image_visit visit, void *arg)
 {
     struct hr_fatbin_container c;
+    if (bytes < sizeof c)
+        return false;
     memcpy(&c, data, sizeof c);
-    if (c.magic != HR_FATBIN_CONTAINER || c.header_bytes < sizeof c)
+    if (c.magic != HR_FATBIN_CONTAINER || c.header_bytes < sizeof c || c.header_bytes > bytes ||
+        c.bytes > bytes - c.header_bytes)
         return false;
     const uint8_t *at = (const uint8_t *)data + c.header_bytes;
     for (uint64_t left = c.bytes; left >= HR_FATBIN_SHORT_ENTRY;) {
@@ -49,18 +52,21 @@ static bool each_of_container(const void *data, hr_image_visit visit, void *arg)
     return false;
 }
 
-bool hr_image_each(const void *image, hr_image_visit visit, void *arg)
+bool hr_image_each(const void *image, size_t bytes, hr_image_visit visit, void *arg)
 {
-    if (!image)
-        return false;
-    const unsigned char *bytes = image;
-    if (bytes[0] != 0xb1 && bytes[0] != 0x50 && bytes[0] != 0x7f) /* a text may be shorter than a number */
-        return hr_image_ptx(image, strlen(image), visit, arg);
+    const unsigned char *first = image;
     struct hr_fatbin_wrapper w;
-    switch (hr_fatbin_magic(image)) {
-    case HR_FATBIN_WRAPPER: memcpy(&w, image, sizeof w); return w.data && each_of_container(w.data, visit, arg);
-    case HR_FATBIN_CONTAINER: return each_of_container(image, visit, arg);
-    case ELF_MAGIC: return hr_image_elf(image, SIZE_MAX, visit, arg);
-    default: return hr_image_ptx(image, strlen(image), visit, arg);
+    if (!image || bytes == 0)
+        return false;
+    bool is_text = first[0] != 0xb1 && first[0] != 0x50 && first[0] != 0x7f; /* which may be shorter than a number */
+    switch (is_text || bytes < sizeof(uint32_t) ? 0 : hr_fatbin_magic(image)) {
+    case HR_FATBIN_WRAPPER:
+        if (bytes != SIZE_MAX) /* of a file: what it points to is not there */
+            return false;
+        memcpy(&w, image, sizeof w);
+        return w.data && each_of_container(w.data, SIZE_MAX, visit, arg);
+    case HR_FATBIN_CONTAINER: return each_of_container(image, bytes, visit, arg);
+    case ELF_MAGIC: return hr_image_elf(image, bytes, visit, arg);
+    default: return hr_image_ptx(image, bytes == SIZE_MAX ? strlen(image) : strnlen(image, bytes), visit, arg);
     }
 }

@@ -23,10 +23,11 @@ typedef void (*hr_image_visit)(const struct hr_image_kernel *kernel, void *arg);
 
 /*
  * Visits each kernel of an image that a driver has accepted; a kernel may be visited again, as it is compiled for several architectures. false: the
- * image is of a kind that cannot be read, or memory is out; kernels may be missing then. No lock.
+ * image is of a kind that cannot be read, or memory is out; kernels may be missing then. Nothing beyond `bytes` is read (SIZE_MAX: as far as
+ * the image itself says, in memory of the job's). No lock.
  */
-bool hr_image_each(const void *image, hr_image_visit visit, void *arg);
-/* Its parts: a text of that length, and a file in memory whose headers are within `bytes` (SIZE_MAX: not known). */
+bool hr_image_each(const void *image, size_t bytes, hr_image_visit visit, void *arg);
+/* Its parts: a text of that length, and a file in memory. */
 bool hr_image_ptx(const char *text, size_t bytes, hr_image_visit visit, void *arg);
 bool hr_image_elf(const void *file, size_t bytes, hr_image_visit visit, void *arg);
 

@@ -109,13 +109,17 @@ static void put_code(void *handle, struct kernel *kernels)
     free(fresh);
 }
 
-void hr_layout_loaded(void *code, const void *image)
+static void loaded(void *code, const void *image, size_t bytes)
 {
     struct kernel *kernels = NULL;
-    if (!hr_layout_matters())
-        return;
-    hr_image_each(image, add_kernel, &kernels);
+    hr_image_each(image, bytes, add_kernel, &kernels);
     put_code(code, kernels);
+}
+
+void hr_layout_loaded(void *code, const void *image)
+{
+    if (hr_layout_matters())
+        loaded(code, image, SIZE_MAX);
 }
 
 void hr_layout_loaded_file(void *code, const char *path)
@@ -123,13 +127,13 @@ void hr_layout_loaded_file(void *code, const char *path)
     struct stat s;
     int fd = hr_layout_matters() && path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     char *bytes = fd >= 0 && syscall(SYS_fstat, fd, &s) == 0 && s.st_size > 0 && s.st_size < FILE_MOST
-                      ? calloc(1, (size_t)s.st_size + 1)
+                      ? malloc((size_t)s.st_size)
                       : NULL;
     off_t have = 0;
     for (ssize_t n = 1; bytes && have < s.st_size && n > 0; have += n > 0 ? n : 0)
         n = pread(fd, bytes + have, (size_t)(s.st_size - have), have);
     if (bytes && have == s.st_size)
-        hr_layout_loaded(code, bytes);
+        loaded(code, bytes, (size_t)have);
     free(bytes);
     if (fd >= 0)
         close(fd);

@@ -37,7 +37,7 @@ static void compare(const struct hr_image_kernel *kernel, void *arg)
 static bool each(const void *image, const struct expected *expected, unsigned count)
 {
     struct seen seen = {expected, count, 0};
-    bool sound = hr_image_each(image, compare, &seen);
+    bool sound = hr_image_each(image, SIZE_MAX, compare, &seen);
     CHECK(!sound || seen.found == count, "%u kernels of %u", seen.found, count);
     return sound;
 }
@@ -69,10 +69,10 @@ Test(image, heads_of_kernels_in_a_text)
     CHECK(each(text, text_kernels, 5));
     CHECK(!each("not a text", NULL, 0));
     CHECK(!each("", NULL, 0));
-    CHECK(!hr_image_each(".version 7.0 .entry f(.param .what x) {}", ignore, NULL));
-    CHECK(!hr_image_each(".version 7.0 .entry f(.param .u64 x", ignore, NULL));
-    CHECK(!hr_image_each(".version 7.0 .entry f(.param .align 3 .b8 x[4]) {}", ignore, NULL));
-    CHECK(!hr_image_each(".version 7.0 .entry f(.param .b64 x[99999999999]) {}", ignore, NULL));
+    CHECK(!hr_image_each(".version 7.0 .entry f(.param .what x) {}", SIZE_MAX, ignore, NULL));
+    CHECK(!hr_image_each(".version 7.0 .entry f(.param .u64 x", SIZE_MAX, ignore, NULL));
+    CHECK(!hr_image_each(".version 7.0 .entry f(.param .align 3 .b8 x[4]) {}", SIZE_MAX, ignore, NULL));
+    CHECK(!hr_image_each(".version 7.0 .entry f(.param .b64 x[99999999999]) {}", SIZE_MAX, ignore, NULL));
 }
 
 /* The driver of today tells what it made of the same text. */
@@ -94,7 +94,7 @@ Test(image, layouts_are_those_that_a_driver_tells)
     CUmodule m;
     machine("h200,vram=64M,host=64M", "");
     OK(cuModuleLoadData(&m, shim_ptx));
-    CHECK(hr_image_each(shim_ptx, ask_driver, &m));
+    CHECK(hr_image_each(shim_ptx, SIZE_MAX, ask_driver, &m));
 }
 
 /* --- files --- */
@@ -141,7 +141,7 @@ Test(image, attributes_of_kernels_in_a_file)
     struct file f = elf_with("k", elf_params, 3);
     CHECK(each(&f, &elf_kernel, 1));
     f.head.e_machine = EM_X86_64;
-    CHECK(!hr_image_each(&f, ignore, NULL));
+    CHECK(!hr_image_each(&f, SIZE_MAX, ignore, NULL));
     f = elf_with("k", elf_params, 3);
     CHECK(!hr_image_elf(&f, sizeof f - sizeof f.info, ignore, NULL)); /* cut off */
 }
@@ -206,7 +206,7 @@ Test(image, what_is_in_a_fat_binary)
     CHECK(each(&c, &elf_kernel, 1));
     c.bytes = 0;
     add_entry(&c, 1, text, sizeof text, 0x8000, 5000);
-    CHECK(!hr_image_each(&c, ignore, NULL));
+    CHECK(!hr_image_each(&c, SIZE_MAX, ignore, NULL));
 }
 
 Test(image, blocks_that_copy_what_they_wrote)
@@ -241,4 +241,39 @@ Test(image, broken_ones_are_read_within_their_bounds)
         free(f);
         free(t);
     }
+}
+
+/* At the end of memory that can be read, as a file of that length is. */
+static void read_at_the_end(const void *image, size_t bytes)
+{
+    size_t pages = (bytes + 4095) / 4096 * 4096 + 4096;
+    uint8_t *p = mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert(p != MAP_FAILED && mprotect(p + pages - 4096, 4096, PROT_NONE) == 0);
+    uint8_t *at = p + pages - 4096 - bytes;
+    memcpy(at, image, bytes);
+    hr_image_each(at, bytes, ignore, NULL);
+    munmap(p, pages);
+}
+
+Test(image, files_that_are_cut_off_are_read_within_their_bounds)
+{
+    static struct container c;
+    struct file f = elf_with("k", elf_params, 3);
+    struct {
+        uint32_t magic, version;
+        const void *data, *more;
+    } wrapper = {0x466243b1, 1, (const void *)(uintptr_t)0x1234, NULL}; /* addresses mean nothing in a file */
+    c = (struct container){.magic = 0xba55ed50, .version = 1, .header_bytes = 16};
+    add_entry(&c, 2, &f, sizeof f, 0, 0);
+    add_entry(&c, 1, text, sizeof text, 0, 0);
+    for (size_t bytes = 0; bytes <= sizeof f; bytes++)
+        read_at_the_end(&f, bytes);
+    for (size_t bytes = 0; bytes <= 16 + c.bytes; bytes++)
+        read_at_the_end(&c, bytes);
+    for (size_t bytes = 0; bytes <= sizeof wrapper; bytes++)
+        read_at_the_end(&wrapper, bytes);
+    for (size_t bytes = 0; bytes < sizeof text; bytes++)
+        read_at_the_end(text, bytes);
+    CHECK(hr_image_each(&c, 16 + c.bytes, ignore, NULL) && hr_image_each(&f, sizeof f, ignore, NULL));
+    CHECK(!hr_image_each(&c, 16 + c.bytes - 1, ignore, NULL));
 }

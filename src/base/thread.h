@@ -25,6 +25,7 @@ struct hr_thread {
 
     _Alignas(64) _Atomic(uint32_t) taken; /* 1 while a live thread owns the slot */
     uint32_t index;                       /* position in the list, from 0 */
+    uint32_t stalling;                    /* depth; the owner's: waits of its launches for memory, see stats/stats.h */
     struct hr_thread *next;               /* written once, before the slot is published */
     _Atomic(uint64_t) stat[HR_THREAD_STATS];
     void *room[HR_ROOM_COUNT];

@@ -185,7 +185,7 @@ static CUresult copy_all(struct hr_context *context, const struct hr_move *moves
         if (r != CUDA_SUCCESS && context->mover)
             r = copy_without_links(context, moves, count, r);
     }
-    hr_stat_add(t, HR_STAT_stall_copy_ns, hr_clock_ns() - start_ns);
+    hr_stat_add_stall(t, HR_STAT_stall_copy_ns, hr_clock_ns() - start_ns);
     return r;
 }
 
@@ -285,7 +285,7 @@ static enum hr_moved swap_all(unsigned gpu, struct hr_move *moves, unsigned coun
             result = HR_MOVE_FAILED;
         i = k;
     }
-    hr_stat_add(hr_thread_self(), HR_STAT_stall_map_ns, hr_clock_ns() - start_ns);
+    hr_stat_add_stall(hr_thread_self(), HR_STAT_stall_map_ns, hr_clock_ns() - start_ns);
     return result;
 }
 
@@ -333,7 +333,7 @@ static enum hr_moved settle(struct hr_context *context, struct hr_move *moves, u
         return HR_MOVED;
     uint64_t start_ns = hr_clock_ns();
     bool quiet = hr_quiet_wait(hr_peers_users(context->gpu), deadline_ns);
-    hr_stat_add(hr_thread_self(), HR_STAT_stall_drain_ns, hr_clock_ns() - start_ns);
+    hr_stat_add_stall(hr_thread_self(), HR_STAT_stall_drain_ns, hr_clock_ns() - start_ns);
     if (!quiet)
         return HR_MOVE_GIVEN_UP;
     if (copied)
@@ -491,7 +491,7 @@ uint32_t hr_back_fresh_locked(struct hr_extent *e, uint32_t first_chunk, uint32_
         if (n < want)
             break;
     }
-    hr_stat_add(hr_thread_self(), HR_STAT_stall_map_ns, hr_clock_ns() - start_ns);
+    hr_stat_add_stall(hr_thread_self(), HR_STAT_stall_map_ns, hr_clock_ns() - start_ns);
     return done;
 }
 

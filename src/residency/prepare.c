@@ -61,7 +61,7 @@ static bool settle(struct hr_thread *t, uint64_t first, uint64_t gpu_mask, bool 
     if (quiet && gpu_mask != first)
         quiet = hr_quiet_wait(gpu_mask, hr_clock_ns() + (patient ? OTHERS_PATIENCE_NS : SHORT_PATIENCE_NS));
     uint64_t end_ns = hr_clock_ns();
-    hr_stat_add(t, HR_STAT_stall_drain_ns, end_ns - start_ns);
+    hr_stat_add_stall(t, HR_STAT_stall_drain_ns, end_ns - start_ns);
     if (patient && !quiet)
         atomic_store(&impatient_until_ns, end_ns + REST_FACTOR * (end_ns - start_ns));
     hr_quarantine_release(t); /* some GPUs may have come to rest in any case */
@@ -347,7 +347,7 @@ static void take_back(struct hr_thread *t, struct hr_working_set *set, unsigned 
         uint64_t waited_ns = hr_clock_ns() - start_ns;
         atomic_store(&not_before_ns, start_ns + (1 + REST_FACTOR) * waited_ns);
     }
-    hr_stat_add(t, HR_STAT_stall_drain_ns, hr_clock_ns() - start_ns);
+    hr_stat_add_stall(t, HR_STAT_stall_drain_ns, hr_clock_ns() - start_ns);
     hr_quarantine_release(t);
     hr_mutex_lock(&hr_move_lock);
     size_t missing = count_missing(set, gpu), room = hr_tier_vram.available_chunks(gpu);
@@ -422,16 +422,12 @@ static CUresult share_far(struct hr_thread *t, const struct hr_working_set *set)
     return r;
 }
 
-CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set)
+static CUresult prepare(struct hr_thread *t, struct hr_working_set *set)
 {
-    HR_RELAXED();
-    uint64_t start_ns = hr_clock_ns();
     bool mappable = hr_tier_host_mappable(0); /* one answer for the process */
     CUresult r = share_far(t, set);
-    if (r != CUDA_SUCCESS) {
-        set->count = 0;
+    if (r != CUDA_SUCCESS)
         return r;
-    }
     hr_lend_refresh();
     if (mappable)
         add_pins(set, 1);
@@ -445,9 +441,19 @@ CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set)
         r = prepare_gpu(t, set, g);
     if (r == CUDA_SUCCESS && !mappable)
         r = prepare_unmappable(t, set);
-    hr_stat_add(t, HR_STAT_stall_ns, hr_clock_ns() - start_ns);
     if (r != CUDA_SUCCESS && mappable)
         add_pins(set, -1);
+    return r;
+}
+
+CUresult hr_access_prepare(struct hr_thread *t, struct hr_working_set *set)
+{
+    HR_RELAXED();
+    uint64_t start_ns = hr_clock_ns();
+    t->stalling++;
+    CUresult r = prepare(t, set);
+    t->stalling--;
+    hr_stat_add(t, HR_STAT_stall_ns, hr_clock_ns() - start_ns);
     if (r != CUDA_SUCCESS)
         set->count = 0;
     hr_stats_tick();

@@ -23,6 +23,12 @@ static inline void hr_stat_add(struct hr_thread *t, enum hr_stat stat, uint64_t 
         atomic_store_explicit(&t->stat[stat], atomic_load_explicit(&t->stat[stat], memory_order_relaxed) + n,
                               memory_order_relaxed);
 }
+/* Adds time to a part of stall_ns: only what a launch waited for, not what moves in other calls take. */
+static inline void hr_stat_add_stall(struct hr_thread *t, enum hr_stat part, uint64_t ns)
+{
+    if (t && t->stalling)
+        hr_stat_add(t, part, ns);
+}
 uint64_t hr_stat_sum(enum hr_stat stat); /* over all threads, ended ones included */
 const char *hr_stat_name(enum hr_stat stat);
 

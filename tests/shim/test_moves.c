@@ -49,3 +49,30 @@ Test(moves, keep_every_byte_where_host_memory_cannot_be_mapped, .timeout = 300)
 {
     random_moves("host_numa");
 }
+
+static uint64_t parts_ns(void)
+{
+    return hr_stat_sum(HR_STAT_stall_drain_ns) + hr_stat_sum(HR_STAT_stall_copy_ns) + hr_stat_sum(HR_STAT_stall_map_ns);
+}
+
+/* What memory costs outside of launches is no part of what they waited. */
+Test(moves, what_launches_waited_for_is_part_of_what_they_waited, .timeout = 60)
+{
+    CUdeviceptr p[8];
+    setenv("HEADROOM_COMMIT", "eager", 1);
+    machine("h200,vram=24M", "");
+    for (int i = 0; i < 8; i++) {
+        OK(cuMemAlloc_v2(&p[i], 6 * MIB));
+        OK(cuMemsetD8_v2(p[i], 1, 6 * MIB));
+    }
+    OK(cuCtxSynchronize());
+    CHECK(hr_stat_sum(HR_STAT_fresh_host_bytes) > 0);
+    CHECK(hr_stat_sum(HR_STAT_stall_ns) == 0 && parts_ns() == 0, "no launch yet: %llu", (unsigned long long)parts_ns());
+    for (int i = 0; i < 40; i++) {
+        OK(stride_add(p[i % 8], 4096, 256, 1, NULL));
+        OK(cuCtxSynchronize());
+    }
+    uint64_t stall_ns = hr_stat_sum(HR_STAT_stall_ns);
+    CHECK(parts_ns() > 0 && parts_ns() <= stall_ns, "%llu of %llu", (unsigned long long)parts_ns(),
+          (unsigned long long)stall_ns);
+}

@@ -66,7 +66,11 @@ HR_HOOK(cuMemFree_v2)(CUdeviceptr dptr)
 {
     HR_PASS(cuMemFree_v2, dptr);
     HR_INSIDE();
-    CUresult r = hr_space_owns(dptr) ? hr_capture_check() : CUDA_SUCCESS;
+    CUresult r = CUDA_SUCCESS;
+    if (hr_space_owns(dptr))
+        r = hr_capture_check();
+    if (r == CUDA_SUCCESS && hr_space_owns(dptr) && !hr_context_current())
+        r = why_no_context();
     if (r != CUDA_SUCCESS)
         return r;
     size_t bytes = 0;

@@ -127,8 +127,9 @@ class Check:
         rows = json_lines(done.stdout)
         for row in rows:
             broken = self.sim and (part == "contract" or row["verdict"] in ("failed", "hang", "died"))
+            lost = {"stderr": done.tail()} if row["verdict"] == "died" else {}
             self.table.add(part, row["name"], row["verdict"], row["saw"], row["required"] or broken,
-                           value=row.get("value"), unit=row.get("unit"), says=row["says"])
+                           value=row.get("value"), unit=row.get("unit"), says=row["says"], **lost)
         if done.returncode != 0 or done.timed_out or not rows:
             self.table.add(part, "the program", "timeout" if done.timed_out else "failed", done.why(), True, done.seconds,
                            stderr=done.tail())
@@ -337,6 +338,8 @@ def main():
         return 2
     for row in check.table.failed():
         print(f"FAILED {row['part']}: {row['name']}: {row['saw']}")
+        if row.get("stderr"):
+            print(row["stderr"])
     return 1 if check.table.failed() else 0
 
 

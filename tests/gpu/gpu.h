@@ -220,7 +220,7 @@ long gpu_compare(CUdeviceptr address, size_t bytes, uint32_t first);
 #define GPU_SPIN_NS UINT64_C(3000000000)
 struct gpu_spin {
     CUstream stream;
-    volatile uint32_t *flag; /* pinned: [0] ends it, [1] it has begun, [2] it ended because it was told to */
+    _Atomic(uint32_t) *flag; /* pinned: [0] ends it, [1] it has begun, [2] it ended because it was told to */
 };
 /* When it returns the kernel runs. CUDA_ERROR_TIMEOUT if it did not begin within 2 s. */
 CUresult gpu_spin_begin(struct gpu_spin *spin, uint64_t span_ns);

@@ -149,4 +149,17 @@ static inline void nothing_is_held(void)
     }
 }
 
+#define SMALL "h200,vram=48M,host=512M"
+#define BYTES (2 * CHUNK)
+
+/* to = from, then to = to * a + 1. */
+static inline CUgraph copy_and_add(CUdeviceptr to, CUdeviceptr from, uint32_t a, CUgraphNode *nodes_out)
+{
+    CUgraph g = new_graph();
+    CUDA_MEMCPY3D m = flat_copy(to, from, BYTES);
+    OK(cuGraphAddMemcpyNode(&nodes_out[0], g, NULL, 0, &m, NULL));
+    nodes_out[1] = add_affine(g, &nodes_out[0], to, to, a, 1, BYTES);
+    return g;
+}
+
 #endif

@@ -173,9 +173,9 @@ int hr_cli_report(int argc, char **argv)
         }
         if (strcmp(argv[at], "--timeline") == 0 && files == 0) {
             if (at > 1) {
-                return hr_cli_fail(HR_CLI_USAGE,
-                                   "report: '%s' does not go with --timeline (headroom report --timeline FILE [-o SVG])",
-                                   argv[1]);
+                return hr_cli_fail(
+                    HR_CLI_USAGE, "report: '%s' does not go with --timeline (headroom report --timeline FILE [-o SVG])",
+                    argv[1]);
             }
             return report_timeline(argc - at - 1, argv + at + 1);
         }

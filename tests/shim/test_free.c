@@ -128,9 +128,9 @@ Test(frees, K32_small_ones_are_released_exactly_once_in_every_state)
 
 static CUdeviceptr contested[400];
 static _Atomic(unsigned) freed;
-static void *free_all(void *unused)
+static void *free_all(void *ctx)
 {
-    (void)unused;
+    OK(cuCtxSetCurrent(ctx));
     for (size_t i = 0; i < sizeof contested / sizeof *contested; i++)
         if (cuMemFree_v2(contested[i]) == CUDA_SUCCESS)
             atomic_fetch_add(&freed, 1);
@@ -146,8 +146,10 @@ Test(frees, K32_racing_frees_of_one_pointer_succeed_once)
         if (i % 2)
             OK(cuMemsetD8_v2(contested[i], 1, 512));
     }
+    CUcontext ctx;
+    OK(cuCtxGetCurrent(&ctx));
     for (int i = 0; i < 3; i++)
-        pthread_create(&thread[i], NULL, free_all, NULL);
+        pthread_create(&thread[i], NULL, free_all, ctx);
     for (int i = 0; i < 3; i++)
         pthread_join(thread[i], NULL);
     cr_assert_eq(atomic_load(&freed), count);

@@ -272,9 +272,9 @@ static CUresult back_extent_chunks(struct hr_extent *e, uint32_t first, uint32_t
 
 CUresult hr_access_back_range(struct hr_thread *t, CUdeviceptr address, size_t bytes)
 {
-    if (!hr_space_holds(address,
-                        bytes)) /* its exact bytes: what follows in the chunk may belong to another allocation */
-        return CUDA_ERROR_INVALID_VALUE;
+    /* Its exact bytes: what follows in the chunk may belong to another allocation. A driver asks for a context first. */
+    if (!hr_space_holds(address, bytes))
+        return hr_context_current() ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
     if (bytes == 0 || hr_access_is_backed(address, bytes))
         return CUDA_SUCCESS;
     CUresult r = CUDA_SUCCESS;

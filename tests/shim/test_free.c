@@ -126,6 +126,45 @@ Test(frees, K32_small_ones_are_released_exactly_once_in_every_state)
     cr_assert_neq(a, b, "one slot was handed out twice");
 }
 
+/* A driver asks for a context before it looks at the operands. */
+Test(frees, without_a_context_freed_memory_is_not_looked_at)
+{
+    CUcontext ctx;
+    CUdeviceptr freed_one, live;
+    unsigned char host[64] = {0};
+    OK(cuMemAlloc_v2(&freed_one, 3000));
+    OK(cuMemAlloc_v2(&live, 3000));
+    OK(cuMemFree_v2(freed_one));
+    OK(cuCtxGetCurrent(&ctx));
+    OK(cuCtxSetCurrent(NULL));
+    CUdeviceptr address[] = {freed_one, live, live + 3000};
+    for (int i = 0; i < 3; i++) {
+        GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyDtoH_v2(host, address[i], sizeof host));
+        GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyHtoD_v2(address[i], host, sizeof host));
+        GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyDtoD_v2(live, address[i], sizeof host));
+        GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyHtoDAsync_v2(address[i], host, sizeof host, NULL));
+        GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemsetD8_v2(address[i], 1, sizeof host));
+        GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemsetD2D8_v2(address[i], 16, 1, 16, 2));
+        CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                              .srcDevice = address[i],
+                              .dstMemoryType = CU_MEMORYTYPE_HOST,
+                              .dstHost = host,
+                              .WidthInBytes = 16,
+                              .Height = 1};
+        GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpy2D_v2(&flat));
+        CUDA_MEMCPY3D deep = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                              .srcDevice = address[i],
+                              .dstMemoryType = CU_MEMORYTYPE_HOST,
+                              .dstHost = host,
+                              .WidthInBytes = 16,
+                              .Height = 1,
+                              .Depth = 1};
+        GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpy3D_v2(&deep));
+    }
+    OK(cuCtxSetCurrent(ctx));
+    OK(cuMemFree_v2(live));
+}
+
 static CUdeviceptr contested[400];
 static _Atomic(unsigned) freed;
 static void *free_all(void *ctx)
